@@ -117,6 +117,8 @@ def test_weights_are_read_and_clipped_to_their_range(tmp_path):
         assert_array_equal(known, found)
     (tmp_path / "new.csv").write_text("a,b\n0,1\n")  # rows to predict have no weights
     assert len(read_features(tmp_path / "new.csv", schema)) == 1
+    (tmp_path / "labelled.csv").write_text("a,b,y\n0,1,1\n")  # nor do rows to evaluate on need them
+    assert read_rows(tmp_path / "labelled.csv", schema)[1] == [1]
     assert read_weighted(file, parse_schema(IGNORED)).weights is None
     assert problems(file, schema) == []
     assert describe_fit(file, schema)[-1] == ("visits", 3, 0, 2)

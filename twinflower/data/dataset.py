@@ -15,6 +15,7 @@ from .columns import Classes, Range
 from .features import ROW_SCALINGS, Deferred, finite
 from .ranges import Unscaled
 from .schema import Schema
+from .weights import check_row_weights
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64] | NDArray[np.float64]
@@ -132,18 +133,6 @@ def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cla
     if num_classes:
         in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
         expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
-
-
-def check_row_weights(where: str, weights: NDArray[Any], labels: NDArray[Any], public: Range | None) -> None:
-    """DataError unless there is a weight in the public range for every label; `where` is as in `check_rows`."""
-    expect(public is not None and public.low >= 0, f"{where}: row_weights need weight_range, from 0 on")
-    assert public
-    expect(
-        weights.shape == labels.shape,
-        f"{where}: row_weights must have shape {labels.shape}; got {weights.shape}",
-    )
-    good = (weights >= public.low) & (weights <= public.high)
-    expect(bool(good.all()), f"{where}: row_weights must be from {public.low:g} to {public.high:g}")
 
 
 def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.bool_]:

@@ -22,7 +22,6 @@ from .columns import (
     Range,
     Survival,
     Target,
-    Weight,
     listed,
     texts,
 )
@@ -30,6 +29,7 @@ from .csv_tables import DELIMITERS, PLAIN, Dialect
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, opened
+from .weights import Weight
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column
 _FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories

@@ -66,10 +66,10 @@ from .columns import (
     Range,
     Survival,
     Target,
-    Weight,
     as_text,
 )
 from .csv_tables import PLAIN, Dialect
+from .weights import Weight
 
 VERSION = 1
 PRIVATE = "private"  # in place of a range: not known, and computed from noisy counts
@@ -101,6 +101,13 @@ class Schema:
         weight if there are any."""
         weight = [self.weight.column] if self.weight else []
         return (*self.names, *self.label.encoders, *filter(None, [self.group]), *weight)
+
+    @property
+    def unweighted(self) -> "Schema":
+        """The schema for rows whose weights do not matter, whether their table has the column or not."""
+        if not self.weight:
+            return self
+        return replace(self, weight=None, ignore=(*self.ignore, self.weight.column))
 
     @cached_property
     def features(self) -> tuple[str, ...]:

@@ -24,11 +24,11 @@ from .columns import (
     Range,
     Survival,
     Target,
-    Weight,
     as_text,
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
+from .weights import Weight
 
 _KINDS = ("classes", "range", "counts", "times")
 _FURTHER = {"counts": ("exposure", "exposure-range"), "times": ("event", "event-values", "censored-values")}

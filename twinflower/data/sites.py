@@ -89,7 +89,7 @@ def load_tables(data: TableData) -> Dataset:
     tables = _by_column(data, reading) if data.site_column else _by_file(data, reading)
     names, parts = list(tables), list(tables.values())
     if data.test_file:
-        test, note = _read(data.test_file, reading, data), f"tested on {Path(data.test_file).name}"
+        test, note = _read(data.test_file, reading.unweighted, data), f"tested on {Path(data.test_file).name}"
         if Path(data.test_file).resolve() in [file.resolve() for file in table_files(data.files)]:
             note += ", whose rows are trained on, too"
     else:

@@ -49,8 +49,8 @@ class Rows(NamedTuple):
 
 
 def read_rows(path: str | Path, schema: Schema, finish: Finish | None = None) -> tuple[Floats, NDArray[Any]]:
-    """Features and labels as of `read_weighted`."""
-    return read_weighted(path, schema, finish)[:2]
+    """Features and labels as of `read_weighted`, of a table with or without weights."""
+    return read_weighted(path, schema.unweighted, finish)[:2]
 
 
 def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None) -> Rows:

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..arrays import Array, Labels
 from ..errors import require
-from ..norms import norms, outer_norms
+from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads, check_weights
 from .losses import (
@@ -257,26 +257,6 @@ def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
     require(
         not loss.classifies or bool(whole), f"labels must be whole numbers of type int64 from 0 to {most}"
     )
-
-
-def clipping(bound: float, lengths: Array) -> Array:
-    """Factors (..., 1) that clip gradients with norms `lengths` (...) to `bound`, for rows or for batches.
-
-    An infinite norm gives 0, and NaN, the norm of a batch that is not finite, gives 1; for rows see `forget`.
-    """
-    return (bound / np.fmax(lengths, bound))[..., None]  # fmax ignores NaN
-
-
-def forget(lengths: Array, *parts: Array) -> None:
-    """Set the parts (..., b, n) of clipped rows' gradients to 0 in place where the norms `lengths` (..., b) are not
-    finite.
-
-    Such a row raises no error, because an error would reveal information about the row.
-    """
-    if not math.isfinite(np.maximum.reduce(lengths, axis=None)):  # NaN, if there is one
-        gone = ~np.isfinite(lengths)
-        for part in parts:
-            part[gone] = 0.0
 
 
 def check_clipping(objective: Objective, privacy: str) -> None:
