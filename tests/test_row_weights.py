@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
+from twinflower import audit
 from twinflower.algorithms import FedAvg
 from twinflower.clients import CLIENTS
 from twinflower.data.columns import Range
@@ -22,8 +23,9 @@ from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LOSSES, LinearModel, make_objective
 from twinflower.problems.regularisers import Zero
 from twinflower.simulation.audit.twinflower_case import setup_case
-from twinflower.simulation.runs.setup import prepare_rows
+from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.validation import folds
 from twinflower.sums.audit import replay_sums
 
@@ -251,6 +253,28 @@ def test_a_private_client_clips_weights_and_says_nothing():
     light, heavy = pairs["its first row far heavier than allowed"]
     assert light.row_weights[0] == 0.0 and heavy.row_weights[0] == 3000.0
     assert all(own.row_weights is not None for pair in pairs.values() for own in pair)
+
+
+@pytest.mark.slow
+def test_an_attack_comes_close_to_the_claim_of_a_run_with_weights_and_never_exceeds_it():
+    keys = {"data.name": "breast-cancer", "objective.name": "logistic", "clients.count": 4, "rounds": 2}
+    private = {
+        "epsilon": 1.0,
+        "privacy.mode": "public-state",
+        "local.max-steps": 2,
+        "step-size": 0.4,
+        "rho": 0.5,
+    }
+    plain = prepare(parse(keys, private))
+    own, rows = plain.dataset, 4 * (len(plain.dataset.labels) // 4)
+    data = replace(
+        own, features=own.features[:rows], labels=own.labels[:rows], sites=(rows // 4,) * 4,
+        row_weights=np.random.default_rng(0).uniform(0, 3, rows), weight_range=RANGE,
+    )  # fmt: skip
+    effort = audit.Effort(trying=30, learning=90, counting=200, certain=20, most=3000)
+    report = audit.audit_case(setup_case("ours", prepare_rows(plain.config, data)), effort)
+    assert not report.alarms, report.text()
+    assert report.ratio > 0.8
 
 
 # --------------------------------------------------------------------------- that nothing ignores a weight
