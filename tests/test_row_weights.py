@@ -22,6 +22,7 @@ from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LOSSES, LinearModel, make_objective
 from twinflower.problems.regularisers import Zero
+from twinflower.rounds import Problem, rounds
 from twinflower.simulation.audit.twinflower_case import setup_case
 from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -165,6 +166,9 @@ def test_the_largest_weight_is_a_factor_of_the_bounds(name):
         own, plain = (model_of(name, heaviest, **settings).bounds(0.7) for heaviest in (4.0, None))
         assert (own.gradient, own.curvature) == (4 * plain.gradient, 4 * plain.curvature)
         assert (own.penalty, own.weight, plain.weight) == (plain.penalty, 4.0, 1.0)
+    if name == "logistic":  # weights of classes are a factor besides
+        both = make_model(name, 4, 2, class_weights="1,5")
+        assert with_weights(both, name, 4.0).bounds(0.7).gradient == 20 * model_of(name).bounds(0.7).gradient
     by_batch = model_of(name, 4.0, clip_norm=1e-3, clip="batch").bounds(0.7)
     assert by_batch.gradient == 1e-3
 
@@ -368,6 +372,8 @@ def test_an_objective_and_rows_of_which_only_one_has_weights_are_refused():
     for objective, batch in ((model_of("logistic", 1.0), rows), (model_of("logistic"), heavy)):
         with pytest.raises(SettingError, match="rows with weights need an objective with their largest"):
             objective.grad(np.zeros(4), batch)
+        with pytest.raises(SettingError, match="rows with weights need an objective with their largest"):
+            next(rounds(FedAvg(), Problem(objective, Shards.site(batch, 0), np.zeros(4)), LocalSchedule(), 1))
         for given in (batch, Shards.site(batch, 0)):
             with pytest.raises(SettingError, match="rows with weights need an objective with their largest"):
                 CLIENTS["fedavg"](
