@@ -22,10 +22,12 @@ def check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | No
         guard is None,
         f"a private client computes in double precision: start must be float64; got {start.dtype}",
     )
-    real = [part.dtype for part in (rows.features, rows.labels) if part.dtype.kind == "f"]
+    parts = (rows.features, rows.labels, rows.row_weights)
+    real = [part.dtype for part in parts if part is not None and part.dtype.kind == "f"]
     require(
         all(dtype == start.dtype for dtype in real),
-        f"start is {start.dtype}, so features and real labels must be, too; got {', '.join(map(str, real))}",
+        f"start is {start.dtype}, so features, real labels and weights must be, too; got "
+        f"{', '.join(map(str, real))}",
     )
 
 
@@ -57,8 +59,8 @@ def check_rows(objective: Objective, rows: Batch, guard: Guard | None) -> None:
 
 
 def _shards(rows: Batch, start: NDArray[Any], client: int) -> Shards:
-    """A client's rows with features, and labels that are not whole numbers, of the type of the start."""
+    """A client's rows with features, weights, and labels that are not whole numbers, of the type of the start."""
     labels = rows.labels if rows.labels.dtype.kind in "iu" else rows.labels.astype(start.dtype, copy=False)
-    return Shards.site(
-        rows._replace(features=rows.features.astype(start.dtype, copy=False), labels=labels), client
-    )
+    weights = None if rows.row_weights is None else rows.row_weights.astype(start.dtype, copy=False)
+    features = rows.features.astype(start.dtype, copy=False)
+    return Shards.site(rows._replace(features=features, labels=labels, row_weights=weights), client)

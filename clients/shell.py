@@ -27,7 +27,7 @@ from twinflower.errors import ReplyError, require
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.interfaces import Batch, Objective
+from twinflower.problems.interfaces import Batch, Objective, check_weights
 from twinflower.problems.objectives import check_clipping
 from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report, no_noise
@@ -111,6 +111,7 @@ class AlgorithmClient(NumPyClient):
         if isinstance(algorithm, RestrictsObjective):
             algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
+        check_weights(objective, self.shards.row_weights)
         if new_rows:
             check_rows(objective, self.shards.rows(self.client), guard)
         if self.held_out is not None:

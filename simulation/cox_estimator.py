@@ -20,7 +20,8 @@ from twinflower.models.survival_model import TrainedSurvival
 from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective, interval_ends
 from twinflower.survival_labels import signed, unsigned
 
-from .estimator_inputs import is_table, unused
+from .estimator_inputs import PerRow, is_table, unused
+from .estimator_parameters import Size
 from .estimators import Federated
 
 _SHORTEST = 1e-6  # time that a model tells apart from 0, in units of the first interval
@@ -43,8 +44,10 @@ class FederatedCoxRegressor(Federated):
     model_: TrainedSurvival = field(init=False)
     objectives: ClassVar[tuple[str, ...]] = (DISCRETE_COX,)
 
-    def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedCoxRegressor":
-        """Train on X (rows, features) with y; sites and groups as in `twinflower.FederatedClassifier.fit`.
+    def fit(
+        self, X: Any, y: Any, sites: Any = None, groups: Any = None, sample_weight: Any = None
+    ) -> "FederatedCoxRegressor":
+        """Train on X (rows, features) with y; further arguments as in `twinflower.FederatedClassifier.fit`.
 
         y: a structured array (rows,) of a boolean and a number, events and times; or an array (rows, 2) of these; or
         signed times (rows,), t for the event at time t > 0 and -t for censoring then. Without privacy a time of 0 is
@@ -62,7 +65,8 @@ class FederatedCoxRegressor(Federated):
             require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
             require(bool((y > 0).any()), "y must have an event; everybody is censored")
         event = unused(list(X) if is_table(X) else (), "event")
-        return self._train(X, y, sites, groups, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
+        own = PerRow(sites, groups, sample_weight)
+        return self._train(X, y, own, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
 
     def _span(self) -> list[float]:
         """The range of times that training distinguishes, from the intervals alone."""
@@ -72,9 +76,9 @@ class FederatedCoxRegressor(Federated):
     def _objective(self, num_classes: int) -> str:
         return self.objective or DISCRETE_COX
 
-    def _keys(self, objective: str, spread: float, seed: int) -> dict[str, Any]:
+    def _keys(self, objective: str, size: Size, seed: int) -> dict[str, Any]:
         own = {"objective.intervals": self.intervals, "objective.link": self.link}
-        return super()._keys(objective, spread, seed) | own
+        return super()._keys(objective, size, seed) | own
 
     def _curvature(self, objective: str, squares: float) -> float:
         model = CoxObjective(intervals=self.intervals, link=self.link).build(1, 0)

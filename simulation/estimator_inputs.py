@@ -6,7 +6,7 @@ texts, missing values and private ranges mean the same in both.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from twinflower.data.schema import MISSING_TEXTS, PRIVATE, Schema
 from twinflower.data.schema_file import make_schema
 from twinflower.errors import SettingError, require
 from twinflower.models.inputs import Inputs
-from twinflower.settings import alike
+from twinflower.settings import LARGEST, alike
 
 _MOST = 10**8  # numbers of a sparse X that is made dense, 0.8 GB
 _MISSING_TEXTS = [*MISSING_TEXTS, "<NA>", "NaT"]  # the last two are missing values of pandas
@@ -244,7 +244,53 @@ def check_ranges(ranges: Any, private: bool) -> None:
     )
 
 
-# ----------------------------------------------------------------------------------- sites and groups
+# -------------------------------------------------------------------------- sites, groups and weights
+
+
+class PerRow(NamedTuple):
+    """The arguments of `fit` with an entry for every row, None for those that are not given."""
+
+    sites: Any
+    groups: Any
+    weights: Any
+
+
+def weighted(given: Any, rows: int, public: Any, private: bool) -> tuple[Array | None, Range | None]:
+    """The weights (rows,), clipped to their range, and this range; None without weights. SettingError for invalid ones.
+
+    given: one for each row, or a number. public: (low, high), or None for the range of the weights.
+    """
+    if given is None:
+        return None, None
+    require(
+        public is not None or not private,
+        "with epsilon the range of sample_weight must be public: give weight_range=(low, high)",
+    )
+    values = _weights(given, rows)
+    low, high = (values.min(), values.max()) if public is None else pairs(public, 1, "weight_range")
+    found = Range(float(np.min(low)), float(np.min(high)))
+    require(found.low >= 0, f"weight_range must begin at 0 or above; got {plain(public)!r}")
+    require(found.high > 0, "sample_weight must not be zero in every row")
+    return np.clip(values, found.low, found.high), found
+
+
+def _weights(given: Any, rows: int) -> Array:
+    """The weights (rows,); SettingError unless there is a number from 0 on for every row."""
+    try:
+        values = np.asarray(given, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise SettingError("sample_weight must be numbers from 0 on") from None
+    values = np.full(rows, values) if values.ndim == 0 else values
+    require(
+        values.shape == (rows,),
+        f"sample_weight must have shape ({rows},), one for each row; got {values.shape}",
+    )
+    wrong = ~((values >= 0) & (values <= LARGEST))
+    require(
+        not wrong.any(),
+        f"sample_weight must be numbers from 0 to {LARGEST:g}; that of row {int(wrong.argmax()) + 1} is not",
+    )
+    return values
 
 
 def grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple[int, ...]]:

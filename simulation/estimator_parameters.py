@@ -2,12 +2,13 @@
 the guarantee of a private fit follows."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
 
 from twinflower.data.columns import MISSING
+from twinflower.data.dataset import Dataset
 from twinflower.data.features import ROW_SCALINGS
 from twinflower.errors import require
 from twinflower.settings import PROBABILITY, Key, Setting, at_least, between, check_choice, kebab
@@ -90,6 +91,27 @@ def check_parameters(given: Any) -> None:
             not isinstance(values, str),
             f"categories of column {column!r} must be a list of values; got the text {values!r}",
         )
+
+
+class Size(NamedTuple):
+    """A bound on rows a with weights w, from which step sizes follow.
+
+    weight: the largest mean weight of a site, or the largest weight of a row. squares: the largest eigenvalue of the
+    mean of w a a^T over the rows of a site, divided by `weight`; or that of a a^T for every row.
+    """
+
+    squares: float
+    weight: float
+
+    @classmethod
+    def of(cls, data: Dataset) -> "Size":
+        """The bound for all sites of this data set."""
+        roots = np.ones(len(data.labels)) if data.row_weights is None else np.sqrt(data.row_weights)
+        cuts = np.cumsum(data.sites)[:-1]
+        weight = max(float(np.mean(part**2)) for part in np.split(roots, cuts))
+        parts = np.split(np.asarray(data.features) * roots[:, None], cuts)
+        squares = max(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts)
+        return cls(max(1e-12, squares / weight), weight)
 
 
 def run_config(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:

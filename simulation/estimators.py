@@ -34,6 +34,7 @@ from twinflower.settings import check_choice, settings_of
 
 from .estimator_inputs import (
     Columns,
+    PerRow,
     array_inputs,
     check_groups,
     check_ranges,
@@ -47,8 +48,9 @@ from .estimator_inputs import (
     scaled_by,
     table,
     unscaled,
+    weighted,
 )
-from .estimator_parameters import Nested, check_parameters, run_config
+from .estimator_parameters import Nested, Size, check_parameters, run_config
 from .report.sentences import row_line
 from .report.words import score
 from .results.record import Progress, origin
@@ -81,6 +83,7 @@ class Federated(Nested):  # type: ignore[misc]
     rounds: int = 30
     objective: str | None = None
     ranges: Any = None
+    weight_range: Any = None
     row_norm: float | None = None
     row_scaling: str = EACH
     num_sites: int = 5
@@ -126,19 +129,19 @@ class Federated(Nested):  # type: ignore[misc]
                 "made numbers first"
             ) from None
 
-    def _train(
-        self, X: Any, y: NDArray[Any], sites: Any, groups: Any, label: Mapping[str, Any], **trains: Any
-    ) -> Any:
+    def _train(self, X: Any, y: NDArray[Any], own: PerRow, label: Mapping[str, Any], **trains: Any) -> Any:
         """Train and set the fitted attributes; RunError if the run fails.
 
-        label: the classes or the range of y, as in the file of a schema. trains: further fields of the trained model.
+        own: the arguments of `fit` about single rows. label: the classes or the range of y, as in the file of a schema.
+        trains: further fields of the trained model.
         """
         rows = len(y)
+        weights, public = weighted(own.weights, rows, self.weight_range, self._private)
         inputs = self._inputs(X, label)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        order, sizes = grouped(sites, rows, self.num_sites, seed)
-        if groups is not None:
-            check_groups(groups, rows, self._private, self.group_size)
+        order, sizes = grouped(own.sites, rows, self.num_sites, seed)
+        if own.groups is not None:
+            check_groups(own.groups, rows, self._private, self.group_size)
         raw = unscaled(X, inputs)
         if raw and not self._private:
             inputs, raw = scaled_by(inputs, counted(raw.values)), None
@@ -146,11 +149,12 @@ class Federated(Nested):  # type: ignore[misc]
         classes = trains.get("classes", ())
         data = Dataset(
             ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes,
-            unscaled=raw.taken(order) if raw else None,
+            unscaled=raw.taken(order) if raw else None, row_weights=None if weights is None else weights[order],
+            weight_range=public,
         )  # fmt: skip
         objective = self._objective(len(classes))
         check_choice("objective", objective, self.objectives)
-        keys = self._keys(objective, _spread(features, sizes), seed)
+        keys = self._keys(objective, self._size(data), seed)
         setup = prepare_rows(run_config(keys, self.settings or {}), data)
         (result,) = cohort.train([setup], self._progress(setup))
         if result.model is None:
@@ -206,7 +210,13 @@ class Federated(Nested):  # type: ignore[misc]
     def _objective(self, num_classes: int) -> str:
         raise NotImplementedError
 
-    def _keys(self, objective: str, spread: float, seed: int) -> dict[str, Any]:
+    def _size(self, data: Dataset) -> Size:
+        """A bound on the rows of every site, in a private fit on every single row."""
+        if self._private:
+            return Size((self.row_norm or 1.0) ** 2, data.weight_range.high if data.weight_range else 1.0)
+        return Size.of(data)
+
+    def _keys(self, objective: str, size: Size, seed: int) -> dict[str, Any]:
         """The settings of the run; those in the parameter `settings` override them."""
         keys: dict[str, Any] = {
             "algorithm": self.algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
@@ -223,16 +233,16 @@ class Federated(Nested):  # type: ignore[misc]
         if self._private and self.group_size is not None:
             keys |= {"privacy.protects": "group", "privacy.group-size": self.group_size}
         if self.algorithm in ALGORITHMS:
-            keys |= self._steps(objective, spread)
+            keys |= self._steps(objective, size)
         return plain(keys)  # type: ignore[no-any-return]
 
-    def _steps(self, objective: str, spread: float) -> dict[str, Any]:
+    def _steps(self, objective: str, size: Size) -> dict[str, Any]:
         """Step size, rho and number of local steps, from a bound on the loss's curvature.
 
-        The bound holds for the mean loss of every site (spread: `_spread`), in a private fit for every single row.
+        The bound holds for the mean loss of every site, in a private fit for every single row.
         """
         known = settings_of(ALGORITHMS[self.algorithm])
-        curvature = self._curvature(objective, (self.row_norm or 1.0) ** 2 if self._private else spread)
+        curvature = size.weight * self._curvature(objective, size.squares)
         wanted = {"step-size": (0.2 if self._private else 0.9) / curvature, "rho": _RHO * curvature}
         steps = {f"{self.algorithm}.{key}": value for key, value in wanted.items() if key in known}
         if ALGORITHMS[self.algorithm].takes_local_steps:
@@ -243,12 +253,6 @@ class Federated(Nested):  # type: ignore[misc]
         """A bound on the curvature of the mean loss of rows a, given one on the eigenvalues of the mean of a a^T."""
         loss = LOSSES["softmax" if objective in NETWORKS else objective]
         return min(loss.curvature_bound, 1.0) * squares
-
-
-def _spread(features: Array, sizes: tuple[int, ...]) -> float:
-    """The largest eigenvalue of (1/m) A^T A over all sites, where A (m, columns) holds a site's rows."""
-    parts = np.split(features, np.cumsum(sizes)[:-1])
-    return max(1e-12, *(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -264,6 +268,9 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
                    from noisy counts of all sites before round 1, for the share data.range-share of epsilon (see
                    `twinflower.data.ranges`). A dictionary has the range of every column that is not in categories, for
                    a data frame. None: the ranges of the data, which a private fit refuses
+    weight_range   (low, high) of sample_weight, to which it is clipped. A row can change up to high times as much as
+                   without weights, so the noise is high times as large. None: the range of the weights, which a private
+                   fit refuses
     row_norm       largest Euclidean norm of a scaled row, longer rows are scaled down; None: 1 in a private fit, else
                    no limit
     row_scaling    "each": a row longer than row_norm is divided by its own norm; "all": every row is divided by the
@@ -282,16 +289,18 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     `classes_`, `privacy_` (the privacy spent, None without privacy), `history_` (rows of metrics.csv) and `warnings_`.
     A private fit treats the classes in y and the number of rows of each site as public.
 
-    X may be a sparse matrix, which is made dense (up to 10^8 numbers). Rows and classes have no weights, so `fit` takes
-    no sample_weight: the guarantee bounds what one row can change, and a weight would multiply it.
+    X may be a sparse matrix, which is made dense (up to 10^8 numbers).
     """
 
     model_: TrainedClassifier = field(init=False)
 
-    def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedClassifier":
+    def fit(
+        self, X: Any, y: Any, sites: Any = None, groups: Any = None, sample_weight: Any = None
+    ) -> "FederatedClassifier":
         """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row.
 
         groups (rows,) says whose record each row is; a private fit refuses a group with more than group_size rows.
+        sample_weight (rows,), from 0 on, multiplies the losses of the rows. A site's mean is over its number of rows.
         """
         X, y = self._checked(X, y)
         check_classification_targets(y)
@@ -301,7 +310,8 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
             f"there must be at least two classes; y has one class, {plain(self.classes_[0])!r}",
         )
         names = self.classes_.tolist()
-        return self._train(X, codes.astype(np.int64), sites, groups, {"classes": names}, classes=tuple(names))  # type: ignore[no-any-return]
+        own = PerRow(sites, groups, sample_weight)
+        return self._train(X, codes.astype(np.int64), own, {"classes": names}, classes=tuple(names))  # type: ignore[no-any-return]
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or ("logistic" if num_classes == 2 else "softmax")
@@ -335,13 +345,16 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
     target_range: Any = None
     model_: TrainedRegressor = field(init=False)
 
-    def fit(self, X: Any, y: Any, sites: Any = None, groups: Any = None) -> "FederatedRegressor":
-        """Train on X (rows, features) with targets y (rows,); sites and groups as in `FederatedClassifier.fit`."""
+    def fit(
+        self, X: Any, y: Any, sites: Any = None, groups: Any = None, sample_weight: Any = None
+    ) -> "FederatedRegressor":
+        """Train on X (rows, features) with targets y (rows,); further arguments as in `FederatedClassifier.fit`."""
         X, y = self._checked(X, y, y_numeric=True)
         middle, half = self._target(y)
         label = {"range": [middle - half, middle + half]}
         scaled = np.clip((y - middle) / half, -1.0, 1.0)
-        return self._train(X, scaled, sites, groups, label, middle=middle, half=half)  # type: ignore[no-any-return]
+        own = PerRow(sites, groups, sample_weight)
+        return self._train(X, scaled, own, label, middle=middle, half=half)  # type: ignore[no-any-return]
 
     def _target(self, y: Array) -> tuple[float, float]:
         """The midpoint and half the width of the target's range."""

@@ -12,6 +12,7 @@ def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
     label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
     event: Annotated[str, typer.Option(help="column of the event, if the label is the time until it")] = "",
+    weight: Annotated[str, typer.Option(help="column of the weights of the rows, if they have any")] = "",
     out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
     private_ranges: Annotated[
         bool,
@@ -27,12 +28,13 @@ def schema(
 
     if check:
         require(
-            not (label or event or private_ranges) and out is None,
-            "--check only validates an existing schema: leave out --label, --event, --out and --private-ranges",
+            not (label or event or weight or private_ranges) and out is None,
+            "--check only validates an existing schema: leave out --label, --event, --weight, --out and "
+            "--private-ranges",
         )
         check_tables(files, check)
         return
-    text, notes = drafted(files, label, private_ranges, event)
+    text, notes = drafted(files, label, private_ranges, event, weight)
     require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
     say(*(notes if out else ()))

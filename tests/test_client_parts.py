@@ -218,7 +218,7 @@ def test_a_client_has_one_precision_and_a_private_one_double():
     check_precision(np.zeros(2), rows, None)
     with pytest.raises(SettingError, match="start must be float64; got float32"):
         check_precision(start, rows, private_guard(1.0))
-    with pytest.raises(SettingError, match="features and real labels must be, too; got float64"):
+    with pytest.raises(SettingError, match="features, real labels and weights must be, too; got float64"):
         check_precision(start, Shards.site(Batch(np.eye(2), np.array([0, 1])), 0), None)
 
 

@@ -11,11 +11,11 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data.features import completed
 from twinflower.known_objectives import make_model
-from twinflower.norms import norms, outer_norms
+from twinflower.norms import clipping, norms, outer_norms
 from twinflower.privacy.guard import Guard
 from twinflower.problems.discrete_cox import LINKS
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.objectives import clipping, make_objective
+from twinflower.problems.objectives import make_objective
 
 FEW_ULPS = 1 + 2.0**-48
 

@@ -308,7 +308,9 @@ def test_a_private_client_takes_doubles_only():
 def test_rows_of_another_precision_are_refused():
     rows = Batch(np.eye(3), np.zeros(3))
     algorithm, objective = FedPDM(), make_objective("huber", 3, 0)
-    with pytest.raises(SettingError, match="start is float32, so features and real labels must be, too"):
+    with pytest.raises(
+        SettingError, match="start is float32, so features, real labels and weights must be, too"
+    ):
         FedPDMClient(
             Context(1, 1, {}, RecordDict(), {}), algorithm, objective, rows, np.zeros(3, np.float32), 0, 2
         )

@@ -404,7 +404,7 @@ def joining(sites, tmp_path, keys=(), **node):
 
 def test_a_private_node_compares_the_schema_before_it_opens_its_file(sites, tmp_path, monkeypatch):
     joining(sites, tmp_path)
-    monkeypatch.setattr("twinflower.data.sites.read_rows", lambda *_: pytest.fail("the file was opened"))
+    monkeypatch.setattr("twinflower.data.sites.read_weighted", lambda *_: pytest.fail("the file was opened"))
     for digest in ("0" * 32, ""):
         with pytest.raises(
             SettingError, match=r"this site's schema has the digest \w+; the run has (0+|none): all"

@@ -302,7 +302,7 @@ def test_a_table_that_does_not_say_whose_record_a_row_is_is_refused(run, tmp_pat
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ('"patient"', '"age"', "columns, label, ignore and group must differ; 'age' is there twice"),
+        ('"patient"', '"age"', "columns, label, ignore, group and weight must differ; 'age' is there twice"),
         ('"patient"', "3", "group must be the name of a column; got 3"),
     ],
 )

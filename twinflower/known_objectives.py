@@ -1,12 +1,13 @@
 """The objectives that a run can name: linear models, networks, survival models, and PyTorch modules."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from .errors import SettingError
 from .problems.discrete_cox import DISCRETE_COX, CoxObjective
 from .problems.interfaces import Model
 from .problems.networks import NETWORKS, NetworkObjective
-from .problems.objectives import LOSSES, LinearObjective, Penalties
-from .problems.stratified_cox import STRATIFIED_COX, StratifiedCoxObjective
+from .problems.objectives import LOSSES, LinearModel, LinearObjective, Penalties
+from .problems.stratified_cox import STRATIFIED_COX, StratifiedCox, StratifiedCoxObjective
 from .settings import make
 
 
@@ -54,3 +55,15 @@ def make_model(name: str, num_features: int, num_classes: int, **settings: float
     objective: ObjectiveSettings = make(known, "objective", name, settings)
     objective.check()
     return objective.build(num_features, num_classes)
+
+
+def with_weights(objective: Model, name: str, heaviest: float) -> Model:
+    """The objective of this name for rows with weights of at most `heaviest` (`Batch.row_weights`).
+
+    SettingError for objectives that do not support them: networks and PyTorch modules, and the stratified Cox model,
+    in which the weight of a person is also a weight in the risk sets of all others.
+    """
+    if isinstance(objective, LinearModel) and not isinstance(objective, StratifiedCox):
+        return replace(objective, heaviest=heaviest)
+    known = ", ".join([*LOSSES, DISCRETE_COX])
+    raise SettingError(f"weights of rows need an objective that supports them ({known}); got '{name}'")

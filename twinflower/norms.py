@@ -95,3 +95,23 @@ def _scaled_norms(vectors: Array) -> Array:
     until its largest entry is between 1/2 and 1, and its norm is scaled back."""
     _, powers = np.frexp(np.abs(vectors).max(-1, initial=0.0))
     return np.ldexp(np.linalg.norm(np.ldexp(vectors, -powers[:, None]), axis=-1), powers)
+
+
+def clipping(bound: float, lengths: Array) -> Array:
+    """Factors (..., 1) that clip gradients with norms `lengths` (...) to `bound`, for rows or for batches.
+
+    An infinite norm gives 0, and NaN, the norm of a batch that is not finite, gives 1; for rows see `forget`.
+    """
+    return (bound / np.fmax(lengths, bound))[..., None]  # fmax ignores NaN
+
+
+def forget(lengths: Array, *parts: Array) -> None:
+    """Set the parts (..., b, n) of clipped rows' gradients to 0 in place where the norms `lengths` (..., b) are not
+    finite.
+
+    Such a row raises no error, because an error would reveal information about the row.
+    """
+    if not math.isfinite(np.maximum.reduce(lengths, axis=None)):  # NaN, if there is one
+        gone = ~np.isfinite(lengths)
+        for part in parts:
+            part[gone] = 0.0

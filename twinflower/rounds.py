@@ -23,7 +23,7 @@ from .arrays import Array, Index, Mask, all_finite
 from .client_states import ClientStates, at_places
 from .errors import RunError
 from .problems.batches import Batches, Shards
-from .problems.interfaces import Objective
+from .problems.interfaces import Objective, check_weights
 from .randomness import participants
 from .work import LocalWork, Noise, Report, no_noise
 
@@ -110,8 +110,9 @@ def rounds(
     algorithm's public coins, or seeds (S,) for stacked runs. block: the largest number of clients computed at once, so
     that their arrays fit the processor's cache; 0 computes all at once. begin: an outcome to continue from. If the
     algorithm implements `Closes`, its clients receive one more inbox after the last round. Raises RunError if the run
-    diverges.
+    diverges, and SettingError if the objective does not take the weights of the rows.
     """
+    check_weights(problem.objective, problem.shards.row_weights)
     at = begin or start(algorithm, problem, seed)
     sampling = sampling or everyone(problem.num_clients)
     loop = _Loop(algorithm, problem, schedule, noise, lost, seed, block)

@@ -43,17 +43,18 @@ def _check_scores(site: Site, bins: int, rows: int) -> None:
 
 
 def _check_information(setup: Setup, site: Site) -> None:
-    least, rows = site.standard_error_rows, int(setup.partition.sizes[site.partition_id])
+    least = site.standard_error_rows
     what, d = "this site sends no information matrix", setup.objective.d
     remedy = "(evaluation.standard-errors = false trains without)"
     require(least is not None, f"{what}: its node config has no standard-error-rows {remedy}")
     least = max(least or 0, _ROWS_PER_PARAMETER * d)
+    training = _counted(setup.shards.rows(site.partition_id))
+    rows = len(training.labels)
     require(
         rows >= least,
         f"{what} of fewer than {least} rows, {_ROWS_PER_PARAMETER} for each of {d} parameters or its "
         f"standard-error-rows; the run has {rows} {remedy}",
     )
-    training = setup.shards.rows(site.partition_id)
     require(
         smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0),
         f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}",
@@ -65,6 +66,14 @@ def _check_information(setup: Setup, site: Site) -> None:
             f"{what} unless there are {site.survival_cell} events or none, and {site.survival_cell} censored or none, "
             f"in every interval: choose longer intervals {remedy}",
         )
+
+
+def _counted(rows: Batch) -> Batch:
+    """The rows with a weight above 0: others say nothing, and hide nobody."""
+    if rows.row_weights is None:
+        return rows
+    kept = rows.row_weights > 0
+    return Batch(rows.features[kept], rows.labels[kept])
 
 
 def _check_persons(site: Site, cells: Array) -> None:

@@ -114,11 +114,14 @@ def _requests(setup: Setup, models: list[Array]) -> Iterator[Request]:
 
 def _pairs(setup: Setup) -> Iterator[tuple[str, tuple[Batch, Batch]]]:
     """Data sets of as many rows as the client has: extreme ones, and its own with a row replaced."""
-    own = setup.shards.rows(0)
-    size = (len(own.labels), own.features.shape[1], setup.row_norm)
+    own, public = setup.shards.rows(0), setup.dataset.weight_range
+    size, weight = (len(own.labels), own.features.shape[1], setup.row_norm), public.high if public else None
     if np.isfinite(setup.row_norm):
-        yield "one of many saturated rows reversed", neighbours(*size)
-        yield "one of many saturated rows reversed, steep", neighbours(*size, tilt=0.3)
+        yield "one of many saturated rows reversed", neighbours(*size, weight=weight)
+        yield "one of many saturated rows reversed, steep", neighbours(*size, tilt=0.3, weight=weight)
+    if public:
+        light, heavy = (_with_first_weight(own, weight) for weight in (public.low, _FAR * public.high))
+        yield "its first row far heavier than allowed", (light, heavy)
     yield (
         "its first row far longer than allowed",
         (own, _with_first(own, -_FAR * own.features[0], own.labels[0])),
@@ -129,6 +132,14 @@ def _pairs(setup: Setup) -> Iterator[tuple[str, tuple[Batch, Batch]]]:
 
 def _with_first(rows: Batch, features: Array, label: Any) -> Batch:
     """The rows with another first one."""
-    changed = Batch(rows.features.copy(), rows.labels.copy())
+    changed = rows._replace(features=rows.features.copy(), labels=rows.labels.copy())
     changed.features[0], changed.labels[0] = features, label
     return changed
+
+
+def _with_first_weight(rows: Batch, weight: float) -> Batch:
+    """The rows with another weight of the first one."""
+    assert rows.row_weights is not None
+    weights = rows.row_weights.copy()
+    weights[0] = weight
+    return rows._replace(row_weights=weights)

@@ -44,7 +44,8 @@ def ledger_of(setup: Setup, number: int, context: Context) -> Ledger:
     path = Path(config.output.state_dir) / f"{config.data.name}-{number}.ledger".replace(":", "-")
     rows = all_rows(setup, number)
     budget = (setup.plan.epsilon_limit, setup.plan.delta)
-    data = fingerprint([rows.features.data, rows.labels.data])
+    parts = (rows.features, rows.labels, rows.row_weights)
+    data = fingerprint([part.data for part in parts if part is not None])
     return SeededLedger(FileLedger(path, data, *budget, unit=setup.plan.unit))
 
 

@@ -22,10 +22,10 @@ def places(setup: Setup, number: int) -> Index:
 
 
 def held_rows(setup: Setup, number: int) -> Batch | None:
-    """The rows on which a client evaluates and never trains; None if the run holds out none."""
+    """The rows on which a client evaluates and never trains, without weights; None if the run holds out none."""
     if setup.held is None or setup.own_held is not None:
         return setup.own_held
-    return _taken(setup, setup.held.of(number))
+    return _taken(setup, setup.held.of(number))._replace(row_weights=None)
 
 
 def all_rows(setup: Setup, number: int) -> Batch:
@@ -35,7 +35,9 @@ def all_rows(setup: Setup, number: int) -> Batch:
 
 
 def _taken(setup: Setup, numbers: Index) -> Batch:
-    return Batch(setup.dataset.features.take(numbers, axis=0), setup.dataset.labels[numbers])
+    data = setup.dataset
+    weights = None if data.row_weights is None else data.row_weights[numbers]
+    return Batch(data.features.take(numbers, axis=0), data.labels[numbers], row_weights=weights)
 
 
 def described(setup: Setup) -> str:
@@ -69,5 +71,7 @@ def _split_at_site(setup: Setup, number: int, held: Partition) -> Setup:
     """`at_site` for a run with held-out rows; the partitions number the rows of all sites one after the other."""
     before = sum(setup.config.sizes[:number])
     training, own_held = (_taken(setup, part.of(number) - before) for part in (setup.partition, held))
-    dataset = replace(setup.dataset, features=training.features, labels=training.labels)
-    return replace(setup, site=number, dataset=dataset, own_held=own_held)
+    dataset = replace(
+        setup.dataset, features=training.features, labels=training.labels, row_weights=training.row_weights
+    )
+    return replace(setup, site=number, dataset=dataset, own_held=own_held._replace(row_weights=None))

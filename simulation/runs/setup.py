@@ -16,7 +16,7 @@ from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
 from twinflower.errors import require
-from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings
+from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, with_weights
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
 from twinflower.models.survival import SurvivalTable, TimeGrid
@@ -73,11 +73,13 @@ class Setup:
     @cached_property
     def shards(self) -> Shards:
         """All clients' rows; for data `own`, only the rows of this process, stored as those of client `site`."""
-        features, labels = self.dataset.features, self.dataset.labels
+        data = self.dataset
         if self.config.data.name == OWN:
-            shards = Shards.site(Batch(features, labels), self.site)
+            shards = Shards.site(Batch(data.features, data.labels, row_weights=data.row_weights), self.site)
         else:
-            shards = Shards.grouped(features, labels, self.partition.rows, self.partition.offsets)
+            shards = Shards.grouped(
+                data.features, data.labels, self.partition.rows, self.partition.offsets, data.row_weights
+            )
         return shards.prepared(self.objective)
 
     @cached_property
@@ -196,6 +198,8 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     objective = config.objective.build(data.features.shape[1], data.num_classes)
     if isinstance(objective, ChecksRows):
         objective.check_rows(Batch(data.features, data.labels))
+    if data.weight_range:
+        objective = with_weights(objective, config.objective.name, data.weight_range.high)
     _check_labels(config, data)
     division, held = divided(config, data)
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())

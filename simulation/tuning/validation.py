@@ -56,7 +56,7 @@ def folds(setup: Setup, count: int) -> list[tuple[Setup, Batch]]:
 def _held(setup: Setup, kept: Sequence[Index], given: Sequence[Index]) -> tuple[Setup, Batch]:
     """The set-up on the kept rows, and the given ones, weighted as in F."""
     data, given_rows = setup.dataset, _grouped([rows for rows in given if len(rows)])
-    shards = Shards.grouped(data.features, data.labels, given_rows.rows, given_rows.offsets)
+    shards = Shards.grouped(data.features, data.labels, given_rows.rows, given_rows.offsets, data.row_weights)
     held = weighted(shards, setup.by_rows)
     return _on(setup, kept, held), held
 

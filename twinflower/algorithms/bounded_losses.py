@@ -20,7 +20,7 @@ from ..problems.constraints import (
     parse_constraints,
     shares,
 )
-from ..problems.interfaces import Batch, RowLosses
+from ..problems.interfaces import Batch, RowLosses, WeighsRows
 from ..problems.objectives import mean_over
 from ..settings import Setting, at_least
 from .abilities import Constrained, RestrictsObjective
@@ -67,6 +67,11 @@ class BoundedLosses(Constrained, RestrictsObjective):
         """Raise SettingError for an objective without losses of rows, or without a class that is bounded."""
         require(
             isinstance(objective, RowLosses), f"{self.name} needs an objective with `losses`, the loss of each row"
+        )
+        require(
+            not isinstance(objective, WeighsRows) or objective.heaviest is None,
+            f"{self.name} bounds mean losses, which rows with weights would change: use a method without bounds, "
+            "or leave the weights out",
         )
         check_classes(self.bounded, objective)
 

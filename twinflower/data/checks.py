@@ -32,14 +32,16 @@ Faults = dict[tuple[str, str], list[tuple[int, str]]]
 
 
 def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
-    """Name, rows, missing values and clipped values (outside the public range) of each column used for features, and of
-    the times of a survival label.
+    """Name, rows, missing values and clipped values (outside the public range) of each column used for features, of the
+    times of a survival label, and of the weights.
 
     The table must be one without `problems`.
     """
     label, columns = schema.label, list(schema.columns)
     if isinstance(label, Survival):
         columns.append(Number(label.column, label.times))
+    if schema.weight:
+        columns.append(Number(schema.weight.column, schema.weight.range))
     tally, names = {column.name: np.zeros(3, int) for column in columns}, [column.name for column in columns]
     for piece in opened(Path(path).expanduser(), schema.dialect)[1](names, numeric_columns(schema)):
         for column in columns:
@@ -110,6 +112,8 @@ def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
 
     checks = {column.name: of_column(column) for column in schema.columns}
     checks |= {name: of_label(encode) for name, encode in schema.label.encoders.items()}
+    if schema.weight:
+        checks[schema.weight.column] = of_label(schema.weight.encode)
     checks[schema.group] = lambda cells: _check_people(cells, schema.absent)
     return checks
 

@@ -154,7 +154,7 @@ def _indicator(column: Column) -> tuple[str, ...]:
 def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
     """Write the column's indicator, its last feature, if it has one; CellError if no value may be missing."""
     if column.missing == REFUSE:
-        _refuse(
+        refuse(
             gone,
             "the value is missing",
             'give the column missing = "zero" or "indicator", or leave the row out',
@@ -163,7 +163,8 @@ def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
         out[:, -1] = gone
 
 
-def _refuse(gone: NDArray[np.bool_], text: str, remedy: str) -> None:
+def refuse(gone: NDArray[np.bool_], text: str, remedy: str) -> None:
+    """CellError for the first of these cells (rows,), if there is one."""
     if gone.any():
         raise CellError(int(gone.argmax()), text, remedy)
 
@@ -189,7 +190,7 @@ class Classes:
         """The index of each cell's class, (rows,)."""
         places = {value: place for place, own in enumerate(self.values) for value in own}
         codes = _coded(cells, places, absent, f"a value of one of the classes, which are {_few(places)}")
-        _refuse(codes < 0, *_NO_LABEL)
+        refuse(codes < 0, *_NO_LABEL)
         return codes
 
     def joined(self, codes: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -212,7 +213,7 @@ class Target:
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The numbers, scaled to [-1, 1] and clipped (rows,)."""
         values = self.range.scaled(numbers(cells, absent))
-        _refuse(np.isnan(values), *_NO_LABEL)
+        refuse(np.isnan(values), *_NO_LABEL)
         return values
 
     def joined(self, values: Floats) -> Floats:
@@ -237,8 +238,8 @@ class Counts:
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The counts (rows,), at most `most`."""
         values = numbers(cells, absent)
-        _refuse(np.isnan(values), *_NO_LABEL)
-        _refuse(
+        refuse(np.isnan(values), *_NO_LABEL)
+        refuse(
             (values < 0) | (values != np.rint(values)),
             "a count must be a whole number from 0 on",
             "correct it",
@@ -248,7 +249,7 @@ class Counts:
     def offsets(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The logarithms of the exposures (rows,), which are clipped to their range."""
         values = numbers(cells, absent)
-        _refuse(np.isnan(values) | (values <= 0), "an exposure must be a number above 0", "leave the row out")
+        refuse(np.isnan(values) | (values <= 0), "an exposure must be a number above 0", "leave the row out")
         return np.log(np.clip(values, self.exposures.low, self.exposures.high))
 
     def joined(self, counts: Floats, *offsets: Floats) -> Floats:
@@ -278,8 +279,8 @@ class Survival:
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The times (rows,)."""
         values = numbers(cells, absent)
-        _refuse(np.isnan(values), *_NO_LABEL)
-        _refuse(values < 0, "a time must not be negative", "correct it, or leave the row out")
+        refuse(np.isnan(values), *_NO_LABEL)
+        refuse(values < 0, "a time must not be negative", "correct it, or leave the row out")
         return np.maximum(values, self.times.low)
 
     def events(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
@@ -287,7 +288,7 @@ class Survival:
         places = dict.fromkeys(self.censored, 0) | dict.fromkeys(self.happened, 1)
         what = f"a value of event-values ({_few(self.happened)}) or censored-values ({_few(self.censored)})"
         codes = _coded(cells, places, absent, what)
-        _refuse(codes < 0, "it is not known whether the event happened", "leave the row out")
+        refuse(codes < 0, "it is not known whether the event happened", "leave the row out")
         return codes
 
     def joined(self, times: Floats, events: NDArray[np.int64]) -> Floats:

@@ -15,6 +15,7 @@ from .columns import Classes, Range
 from .features import ROW_SCALINGS, Deferred, finite
 from .ranges import Unscaled
 from .schema import Schema
+from .weights import check_row_weights
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64] | NDArray[np.float64]
@@ -68,8 +69,10 @@ class Dataset:
     scaling                   offsets subtracted from the columns, and the divisors applied after, both (n,)
     class_names               the original names of classes 0..num_classes-1
     unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
-    dtype                     the type of features and real labels, to which others are converted: a floating-point
-                              type, except while a data set is being loaded
+    dtype                     the type of features, weights and real labels, to which others are converted: a
+                              floating-point type, except while a data set is being loaded
+    row_weights, weight_range the weights of the training rows (rows,) and their public range; None for none. Test rows
+                              have no weights
     """
 
     name: str
@@ -87,6 +90,8 @@ class Dataset:
     unscaled: Unscaled | None = None
     dtype: np.dtype[Any] = DOUBLE
     site_names: tuple[str, ...] = ()
+    row_weights: Floats | None = None
+    weight_range: Range | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -97,6 +102,9 @@ class Dataset:
                 object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
             kind = np.int64 if self.num_classes else self.dtype
             object.__setattr__(self, part + "labels", np.ascontiguousarray(labels, kind))
+        if self.row_weights is not None:
+            check_row_weights(self.name, self.row_weights, self.labels, self.weight_range)
+            object.__setattr__(self, "row_weights", np.ascontiguousarray(self.row_weights, self.dtype))
         names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
         object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
         train, test = self.features.shape[1], self.test_features.shape[1]

@@ -46,11 +46,15 @@ class Drafted(NamedTuple):
 
 
 def drafted(
-    paths: Sequence[str | Path], label: str = "", private_ranges: bool = False, event: str = ""
+    paths: Sequence[str | Path],
+    label: str = "",
+    private_ranges: bool = False,
+    event: str = "",
+    weight: str = "",
 ) -> Drafted:
     """A draft schema for these tables, with comments on how it was made, and on what to look at in the tables."""
     tables = read_tables(paths)
-    schema = draft(tables, label, private_ranges, event)
+    schema = draft(tables, label, private_ranges, event, weight)
     found = [_printable(note) for note in [*notes(tables, schema), *_misfits(tables, schema)]]
     names = " ".join(", ".join(_name(table) for table in tables).split())
     about = _DRAFTED.format(files=names, most=MOST_CATEGORIES)

@@ -30,6 +30,7 @@ from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, with_point
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, opened
+from .weights import Weight
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column
 _FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories
@@ -82,20 +83,26 @@ def _read(file: Path) -> Table:
     return Table(file, dialect, found, tuple(uneven), thousands)
 
 
-def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False, event: str = "") -> Schema:
+def draft(
+    tables: Sequence[Table], label: str = "", private_ranges: bool = False, event: str = "", weight: str = ""
+) -> Schema:
     """A draft schema for these tables, to be reviewed: its ranges and categories are taken from the data.
 
     label is the name of the label column; by default, the last column of the first table. event is the name of the
-    column of the event if the label is the time until it. Numeric columns get the range of their values, rounded
-    outwards to two digits, or with private_ranges no range but "private". A column with other texts is numeric, too, if
-    at least half of its values, or all values of most tables, are numbers. Text columns, and columns with few distinct
-    integers, become categories. A column with missing values gets an indicator. Text columns with too many values and
-    columns without a name are ignored. The dialect is that of most CSV files.
+    column of the event if the label is the time until it, weight that of the rows' weights, if they have any. Numeric
+    columns get the range of their values, rounded outwards to two digits, or with private_ranges no range but
+    "private". A column with other texts is numeric, too, if at least half of its values, or all values of most tables,
+    are numbers. Text columns, and columns with few distinct integers, become categories. A column with missing values
+    gets an indicator. Text columns with too many values and columns without a name are ignored. The dialect is that of
+    most CSV files.
     """
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     label = label or list(tables[0].columns)[-1]
     files = ", ".join(str(table.file) for table in tables)
-    outcome = [label, event] if event else [label]
+    outcome = [label, *filter(None, [event, weight])]
+    expect(
+        weight not in outcome[:-1], f"column '{weight}' cannot be both the weight and the label or the event"
+    )
     for own in outcome:
         expect(own in names, f"there is no column '{own}' in {files}{alike(own, names)}")
     seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
@@ -108,7 +115,8 @@ def draft(tables: Sequence[Table], label: str = "", private_ranges: bool = False
     expect(bool(used), f"no column of {tables[0].file} but the label can be used")
     ignored = tuple(name for name in columns if isinstance(name, str))
     drafted = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
-    return Schema(used, drafted, ignored, dialect=_most_frequent(tables))
+    found = seen[weight].weight(weight) if weight else None
+    return Schema(used, drafted, ignored, dialect=_most_frequent(tables), weight=found)
 
 
 def _most_frequent(tables: Sequence[Table]) -> Dialect:
@@ -190,6 +198,13 @@ class Seen:
         times = spanned(later)
         times = replace(times, low=times.low if times.low > 0 else min(later))
         return Survival(name, times, event, tuple(happened), tuple(censored))
+
+    def weight(self, name: str) -> Weight:
+        """The weights in the draft if the column has them; DataError if it cannot."""
+        fine = self.numeric and min(self.numbers) >= 0
+        expect(fine, f"column '{name}' cannot be the weight: it must have numbers from 0 on")
+        found = spanned(self.numbers)
+        return Weight(name, replace(found, low=max(found.low, 0.0)))
 
     def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
         if not self.numeric:

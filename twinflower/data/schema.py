@@ -5,6 +5,8 @@
     decimal = ","                                          # optional: the default is "."
     ignore = ["ward"]                                      # columns that are not used
     group = "patient"                                      # optional: the column that says whose record a row is
+    weight = "weight"                                      # optional: the column of the rows' weights
+    weight-range = [0, 10]                                 # its public range, from 0 on
 
     [label]
     column = "num"
@@ -24,6 +26,9 @@ A time is that of an event, or that until which a person was observed without it
 column that says which, `event-values = ["1"]` its values for an event and `censored-values = ["0"]` those for
 censoring. A time above the range of `times` is censored at its upper end; a shorter time than the lower end is moved to
 it, and with a lower end of 0 a time must be above 0.
+
+A weight multiplies the loss of its row, which no longer counts as one row but as so many. It is clipped to its range,
+whose upper end is a factor of what one row can change, so a private run adds so many times the noise.
 
 A number becomes one feature, (value - middle) / half the width of its range, clipped to [-1, 1]. A range is public, or
 "private": then the clients of a run release noisy counts first, from which its range follows (`ranges`). A category
@@ -64,6 +69,7 @@ from .columns import (
     as_text,
 )
 from .csv_tables import PLAIN, Dialect
+from .weights import Weight
 
 VERSION = 1
 PRIVATE = "private"  # in place of a range: not known, and computed from noisy counts
@@ -73,7 +79,7 @@ MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 @dataclass(frozen=True)
 class Schema:
     """A validated schema; see the module's docstring. group: the column that says whose record a row is, or empty.
-    dialect: how CSV files are written."""
+    dialect: how CSV files are written. weight: the column of the rows' weights, None for none."""
 
     columns: tuple[Column, ...]
     label: Label
@@ -82,6 +88,7 @@ class Schema:
     source: str = field(default="", compare=False)  # the file that it was read from
     group: str = ""
     dialect: Dialect = PLAIN
+    weight: Weight | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,9 +97,17 @@ class Schema:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Names of all columns that are read: those of the features, the label, and its exposure and the group if
-        there are any."""
-        return (*self.names, *self.label.encoders, *filter(None, [self.group]))
+        """Names of all columns that are read: those of the features, the label, and its exposure, the group and the
+        weight if there are any."""
+        weight = [self.weight.column] if self.weight else []
+        return (*self.names, *self.label.encoders, *filter(None, [self.group]), *weight)
+
+    @property
+    def unweighted(self) -> "Schema":
+        """The schema for rows whose weights do not matter, whether their table has the column or not."""
+        if not self.weight:
+            return self
+        return replace(self, weight=None, ignore=(*self.ignore, self.weight.column))
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -161,6 +176,13 @@ class Schema:
                 found.append(encode(cells[name], self.absent))
         return self.label.joined(*found)
 
+    def encode_weights(self, cells: Mapping[str, Cells]) -> Floats | None:
+        """The weights (rows,), None for a schema without them."""
+        if not self.weight:
+            return None
+        with _named(self.weight.column):
+            return self.weight.encode(cells[self.weight.column], self.absent)
+
     @cached_property
     def digest(self) -> str:
         """A hash of the schema's content (32 hex digits), independent of how its file is formatted.
@@ -180,6 +202,7 @@ class Schema:
             "missing-values": list(self.missing_texts),
             "ignore": list(self.ignore),
             **({"group": self.group} if self.group else {}),
+            **(_weight_keys(self.weight) if self.weight else {}),
             "label": _label_table(self.label),
             "columns": {column.name: _column_table(column) for column in self.columns},
         }
@@ -192,6 +215,10 @@ def _named(column: str) -> Iterator[None]:
         yield
     except CellError as error:
         raise error.placed(column) from None
+
+
+def _weight_keys(weight: Weight) -> dict[str, Any]:
+    return {"weight": weight.column, "weight-range": [weight.range.low, weight.range.high]}
 
 
 def _label_table(label: Label) -> dict[str, Any]:

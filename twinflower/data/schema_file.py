@@ -28,11 +28,14 @@ from .columns import (
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
+from .weights import Weight
 
 _KINDS = ("classes", "range", "counts", "times")
 _FURTHER = {"counts": ("exposure", "exposure-range"), "times": ("event", "event-values", "censored-values")}
 _MOST_COUNT = 2**16
-_KEYS = ("version", "label", "columns", "ignore", "group", "missing-values", *Dialect._fields)
+_KEYS = (
+    "version", "label", "columns", "ignore", "group", "weight", "weight-range", "missing-values", *Dialect._fields
+)  # fmt: skip
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -72,10 +75,22 @@ def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
     ignored = _texts("ignore", document.get("ignore", []))
     missing = _texts("missing-values", document.get("missing-values", list(MISSING_TEXTS)))
     expect(isinstance(group, str), f"group must be the name of a column; got {group!r}")
-    schema = Schema(columns, label, ignored, missing, source, group, _dialect(document))
-    _check_distinct("columns, label, ignore and group", [*schema.used, *ignored])
+    schema = Schema(columns, label, ignored, missing, source, group, _dialect(document), _weight(document))
+    _check_distinct("columns, label, ignore, group and weight", [*schema.used, *ignored])
     _check_distinct("names of features", schema.features)
     return schema
+
+
+def _weight(document: Mapping[str, Any]) -> Weight | None:
+    if "weight" not in document and "weight-range" not in document:
+        return None
+    expect("weight" in document and "weight-range" in document, "weight and weight-range belong together")
+    column, own = document["weight"], document["weight-range"]
+    expect(isinstance(column, str) and bool(column), f"weight must be the name of a column; got {column!r}")
+    expect(own != PRIVATE, "weight-range must be public, [low, high]; it has no counts")
+    found = _range("weight-range", own)
+    expect(found.low >= 0, f"weight-range must be within 0 and {LARGEST:g}; got {own!r}")
+    return Weight(column, found)
 
 
 def _dialect(document: Mapping[str, Any]) -> Dialect:

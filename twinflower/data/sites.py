@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..arrays import DOUBLE
 from ..errors import DataError, SettingError, require
@@ -30,9 +29,7 @@ from .own import OwnData
 from .ranges import Unscaled
 from .schema import Schema
 from .schema_file import read_schema
-from .tables import read_names, read_rows, table_files
-
-Rows = tuple[Floats, NDArray[Any]]
+from .tables import Rows, read_names, read_weighted, table_files
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,7 @@ def load_tables(data: TableData) -> Dataset:
     tables = _by_column(data, reading) if data.site_column else _by_file(data, reading)
     names, parts = list(tables), list(tables.values())
     if data.test_file:
-        test, note = _read(data.test_file, reading, data), f"tested on {Path(data.test_file).name}"
+        test, note = _read(data.test_file, reading.unweighted, data), f"tested on {Path(data.test_file).name}"
         if Path(data.test_file).resolve() in [file.resolve() for file in table_files(data.files)]:
             note += ", whose rows are trained on, too"
     else:
@@ -100,11 +97,11 @@ def load_tables(data: TableData) -> Dataset:
         note = (
             f"tested on {data.test_fraction:g} of the rows of every {'site' if data.site_column else 'file'}"
         )
-    sizes = tuple(len(labels) for _, labels in parts)
+    sizes = tuple(len(own.labels) for own in parts)
     if len(sizes) == 1:
-        return _dataset(data, schema, _stacked(parts), test, note=note)
+        return _dataset(data, schema, Rows.stacked(parts), test, note=note)
     called = site_names(data) if data.site_column else [Path(name).name for name in names]
-    return _dataset(data, schema, _stacked(parts), test, note=note, sites=sizes, site_names=tuple(called))
+    return _dataset(data, schema, Rows.stacked(parts), test, note=note, sites=sizes, site_names=tuple(called))
 
 
 def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:
@@ -115,12 +112,8 @@ def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:
 def _by_column(data: TableData, schema: Schema) -> dict[str, Rows]:
     """The rows of every site, by its name, in the order of `site_names`."""
     file = _only_file(data)
-    (features, labels), owners = (
-        _read(file, schema, data),
-        np.array(read_names(file, schema, data.site_column)),
-    )
-    sites = {name: owners == name for name in site_names(data)}
-    return {f"{file}, {data.site_column} {name}": (features[own], labels[own]) for name, own in sites.items()}
+    rows, owners = _read(file, schema, data), np.array(read_names(file, schema, data.site_column))
+    return {f"{file}, {data.site_column} {name}": rows.taken(owners == name) for name in site_names(data)}
 
 
 def site_names(data: TableData) -> list[str]:
@@ -158,6 +151,7 @@ def schema_to_read(data: TableData) -> Schema:
     """The schema of tables that may also have the column of the sites; SettingError if it is used otherwise."""
     schema, column = schema_of(data), data.site_column
     used = dict.fromkeys(schema.names, "a feature") | dict.fromkeys(schema.label.encoders, "the label")
+    used |= {schema.weight.column: "the weight"} if schema.weight else {}
     require(
         column not in used,
         f"data.site-column is '{column}', which is {used.get(column)} in {schema.source}: a site's name cannot be both",
@@ -184,22 +178,27 @@ def _no_rows(schema: Schema, data: OwnData) -> Rows:
     """As `_read`, for a table without rows."""
     features = np.empty((0, len(schema.features)))
     labels = np.empty(0, np.int64 if schema.num_classes else np.float64)
-    return features if schema.private else _finished(features, schema, data), labels
+    weights = np.empty(0) if schema.weight else None
+    return Rows(features if schema.private else _finished(features, schema, data), labels, weights)
 
 
 def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:
     """The rows of a table as the objective receives them, but with private ranges as they are before scaling."""
-    return read_rows(file, schema, None if schema.private else partial(_finished, schema=schema, data=data))
+    return read_weighted(
+        file, schema, None if schema.private else partial(_finished, schema=schema, data=data)
+    )
 
 
 def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, **others: Any) -> Dataset:
     """The data set of these rows from `_read`; private ranges are [-1, 1] for the time being."""
+    if schema.weight:
+        others |= {"row_weights": rows.weights, "weight_range": schema.weight.range}
     if not schema.private:
-        return Dataset(data.name, *rows, *test, schema.num_classes, schema=schema, **others)
-    unscaled = Unscaled(schema, rows[0], test[0], partial(_finished, schema=schema, data=data))
+        return Dataset(data.name, *rows[:2], *test[:2], schema.num_classes, schema=schema, **others)
+    unscaled = Unscaled(schema, rows.features, test.features, partial(_finished, schema=schema, data=data))
     features, test_features = unscaled.scaled()
     return Dataset(
-        data.name, features, rows[1], test_features, test[1], schema.num_classes, schema=schema,
+        data.name, features, rows.labels, test_features, test.labels, schema.num_classes, schema=schema,
         unscaled=unscaled, **others,
     )  # fmt: skip
 
@@ -210,19 +209,13 @@ def _finished(features: Floats, schema: Schema, data: TableData | OwnData) -> Fl
     return completed(features, data.bias, data.row_norm, longest=longest)
 
 
-def _stacked(tables: Sequence[Rows]) -> Rows:
-    return np.concatenate([features for features, _ in tables]), np.concatenate(
-        [labels for _, labels in tables]
-    )
-
-
 def _divided(
     names: Sequence[str], tables: Sequence[Rows], fraction: float, num_classes: int
 ) -> tuple[list[Rows], Rows]:
     """The training rows of each table, and the test rows of all tables together; DataError if a part is empty."""
     masks = [
-        held_out(labels if num_classes else np.zeros(len(labels)), fraction, stream(0, "split", site))
-        for site, (_, labels) in enumerate(tables)
+        held_out(own.labels if num_classes else np.zeros(len(own.labels)), fraction, stream(0, "split", site))
+        for site, own in enumerate(tables)
     ]
     for name, mask in zip(names, masks, strict=True):
         if mask.all():
@@ -230,5 +223,5 @@ def _divided(
     if not any(mask.any() for mask in masks):
         raise DataError(f"{fraction:g} of the rows of every table is none to test on: set data.test-file")
     parts = list(zip(tables, masks, strict=True))
-    train = [(features[~mask], labels[~mask]) for (features, labels), mask in parts]
-    return train, _stacked([(features[mask], labels[mask]) for (features, labels), mask in parts])
+    test = Rows.stacked([own.taken(mask) for own, mask in parts])
+    return [own.taken(~mask) for own, mask in parts], test

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,36 +29,63 @@ _PEOPLE = "the numbers of rows of a person in its table do not fit its group-siz
 Finish = Callable[[Floats], Floats]
 
 
+class Rows(NamedTuple):
+    """Features (rows, features), labels (rows,), and weights (rows,), None for a schema without them."""
+
+    features: Floats
+    labels: NDArray[Any]
+    weights: Floats | None = None
+
+    def taken(self, rows: NDArray[Any]) -> "Rows":
+        """The rows that a mask or an array of numbers selects."""
+        weights = None if self.weights is None else self.weights[rows]
+        return Rows(self.features[rows], self.labels[rows], weights)
+
+    @classmethod
+    def stacked(cls, tables: Sequence["Rows"]) -> "Rows":
+        """The rows of all of these tables of one schema, at least one, in their order."""
+        features, labels, weights = zip(*tables, strict=True)
+        return cls(np.concatenate(features), np.concatenate(labels), _all(weights))
+
+
 def read_rows(path: str | Path, schema: Schema, finish: Finish | None = None) -> tuple[Floats, NDArray[Any]]:
-    """Features (rows, features) in [-1, 1] and labels (rows,) of a table; DataError if it does not fit.
+    """Features and labels as of `read_weighted`, of a table with or without weights."""
+    return read_weighted(path, schema.unweighted, finish)[:2]
+
+
+def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None) -> Rows:
+    """Features (rows, features) in [-1, 1], labels (rows,) and weights of a table; DataError if it does not fit.
 
     finish: computes the final features of some rows, each from its own row alone. It is applied to every piece, which
     needs less memory than applying it to the whole.
     """
-    features, labels = [], []
-    for part, own in encoded(path, schema, labelled=True):
-        features.append(finish(part) if finish else part)
-        labels.append(own)
-    return _joined(features), np.concatenate(labels)
+    features, labels, weights = [], [], []
+    for own in encoded(path, schema, labelled=True):
+        features.append(finish(own.features) if finish else own.features)
+        labels.append(own.labels)
+        weights.append(own.weights)
+    return Rows(_joined(features), np.concatenate(labels), _all(weights))
 
 
 def read_features(path: str | Path, schema: Schema) -> Floats:
     """Features (rows, features) of a table, with or without a label column; DataError if it does not fit."""
-    return _joined([features for features, _ in encoded(path, schema, labelled=False)])
+    return _joined([own.features for own in encoded(path, schema, labelled=False)])
 
 
-def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[tuple[Floats, NDArray[Any]]]:
-    """Yield features and labels piece by piece; DataError if the table does not fit or has no rows."""
+def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
+    """Yield the rows piece by piece, all labels 0 without `labelled`; DataError if the table does not fit or has no
+    rows."""
     file, row = Path(path).expanduser(), 0
     for piece in _pieces(file, schema, schema.used if labelled else schema.names):
         try:
             features = schema.encode(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
+            weights = schema.encode_weights(piece) if labelled else None
         except CellError as error:
             text = f"{file}, row {row + error.row + 1}, {error.cell}"
             raise DataError(text, error.reason, error.remedy) from None
         row += len(features)
-        yield features, labels
+        yield Rows(features, labels, weights)
     expect(row > 0, f"{file} has a header and no rows", "its table has no rows")
 
 
@@ -99,6 +126,12 @@ def _texts(file: Path, schema: Schema, needed: Sequence[str], column: str) -> li
     return ["" if text in schema.absent else text for text in found]
 
 
+def _all(weights: Sequence[Floats | None]) -> Floats | None:
+    """The weights of all parts of a table, None if the parts have none."""
+    known = [own for own in weights if own is not None]
+    return np.concatenate(known) if known else None
+
+
 def _joined(parts: list[Floats]) -> Floats:
     """The parts concatenated along the rows; each part is freed as soon as it is copied."""
     rows = sum(map(len, parts))
@@ -130,7 +163,9 @@ def numeric_columns(schema: Schema) -> set[str]:
     """The names of the columns that hold numbers."""
     own = schema.label
     texts = {own.event} if isinstance(own, Survival) else {own.column} if isinstance(own, Classes) else set()
-    return {*own.encoders} - texts | {column.name for column in schema.columns if isinstance(column, Number)}
+    weight = {schema.weight.column} if schema.weight else set()
+    features = {column.name for column in schema.columns if isinstance(column, Number)}
+    return {*own.encoders} - texts | features | weight
 
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:

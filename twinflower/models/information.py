@@ -4,10 +4,13 @@ For rows a with labels y and scores s = X a, the loss is minus a log likelihood 
 with variance 1). A site sends sums over its rows: the information matrix, which is the Hessian of the loss in x; the
 outer products of the gradients; the gradient; the loss; and whether the maximum of the likelihood is finite. Nothing is
 averaged, so the sums of several sites add up. They are exact numbers about the rows and have no place in a private run.
+
+The weight w of a row is that of a variance: its gradient and its term of the information matrix are w times those
+without, and its outer product is w^2 times that (`var_weights` of statsmodels). The number of rows stays the same.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -45,6 +48,8 @@ class Information(NamedTuple):
         x, rows = x.astype(np.float64), rows._replace(features=rows.features.astype(np.float64))
         scores = objective.scores(x, rows.features)
         slopes = objective.loss.slopes(scores, rows.labels)
+        if rows.row_weights is not None:
+            slopes = slopes * rows.row_weights[:, None]
         return cls(
             float(len(slopes)), float(objective.losses(x, rows).sum()), _bounding(objective, x, rows),
             objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
@@ -78,13 +83,14 @@ class Information(NamedTuple):
 
 
 def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
-    """See `Information`."""
+    """See `Information`; a row of weight 0 does not count."""
+    known: Any = True if rows.row_weights is None else rows.row_weights > 0
     if objective.loss.classifies:
-        return float((objective.predict(x, rows.features) != rows.labels).sum())
+        return float(((objective.predict(x, rows.features) != rows.labels) & known).sum())
     if isinstance(objective.loss, Poisson):
-        return float((unpacked(rows.labels)[0] > 0).any())
+        return float(((unpacked(rows.labels)[0] > 0) & known).any())
     if isinstance(objective, DiscreteCox | StratifiedCox):
-        return float(unsigned(rows.labels)[1].any())
+        return float((unsigned(rows.labels)[1] & known).any())
     return float(len(rows.labels))
 
 

@@ -113,12 +113,19 @@ def _same(pair: Sequence[Any]) -> bool:
 
 
 def neighbours(
-    rows: int, features: int, row_norm: float, reach: float = 1e3, tilt: float = 0.03, replaced: int = 1
+    rows: int,
+    features: int,
+    row_norm: float,
+    reach: float = 1e3,
+    tilt: float = 0.03,
+    replaced: int = 1,
+    weight: float | None = None,
 ) -> tuple[Batch, Batch]:
     """Two neighbouring data sets whose gradients at reach * e_0 differ nearly as much as a logistic loss allows.
 
     At that point every row is strongly misclassified, so every slope is saturated, and the replacements of the first
-    `replaced` rows are nearly their negatives. Each data set has `rows` rows of norm row_norm.
+    `replaced` rows are nearly their negatives. Each data set has `rows` rows of norm row_norm, all of this weight if
+    rows have weights.
     """
     data = np.zeros((rows, features))
     data[:, 0] = -1.0
@@ -126,7 +133,9 @@ def neighbours(
     other = data.copy()
     other[:replaced, 1] *= -1.0
     labels = np.ones(rows, dtype=np.int64)
-    return Batch(row_norm * data, labels), Batch(row_norm * other, labels)
+    weights = None if weight is None else np.full(rows, weight)
+    first, second = (Batch(row_norm * own, labels, row_weights=weights) for own in (data, other))
+    return first, second
 
 
 def lower_bound(

@@ -86,8 +86,8 @@ class Guard:
         """The rows as `bounds` assumes them; the same object if they already are.
 
         Features and labels that are real numbers are clipped to 1e100 in size, with 0 for NaN, and a row longer than
-        row_norm is scaled to that norm. What becomes of a row depends on that row alone. Nothing raises an error,
-        because an error would reveal something about a row.
+        row_norm is scaled to that norm. A weight is clipped to its bounds, from 0 to `bounds.weight`. What becomes of a
+        row depends on that row alone. Nothing raises an error, because an error would reveal something about a row.
         """
         features, labels = _moderate(rows.features), _moderate(rows.labels)
         bound = min(self.row_norm, LARGEST)
@@ -96,8 +96,11 @@ class Guard:
         long = lengths > bound * (1 + _RELATIVE)
         if long.any():
             features = features * np.where(long, bound / np.maximum(lengths, bound), 1.0)[:, None]
-        same = features is rows.features and labels is rows.labels
-        return rows if same else Batch(features, labels)
+        weights = rows.row_weights
+        if weights is not None:
+            weights = _within(weights, self.bounds.weight)
+        same = features is rows.features and labels is rows.labels and weights is rows.row_weights
+        return rows if same else Batch(features, labels, row_weights=weights)
 
     def check_size(self, release: Release, rows: int, rounding: Rounding, known: Iterable[Array]) -> None:
         """Raise ReplyError if rounding errors could be large compared to the round's noise, or if floats could overflow
@@ -146,6 +149,13 @@ class Guard:
         )
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
+
+
+def _within(weights: Array, most: float) -> Array:
+    """The weights clipped to [0, most], with 0 in place of NaN; the same object if that changes nothing."""
+    if ((weights >= 0) & (weights <= most)).all():
+        return weights
+    return np.clip(np.nan_to_num(weights, nan=0.0), 0.0, most)
 
 
 def _moderate(array: Array) -> Array:

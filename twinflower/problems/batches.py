@@ -33,6 +33,7 @@ class Shards:
     owns order[starts[i] : starts[i] + sizes[i]]. starts and sizes are (clients,), or (seeds, clients)
     for runs stacked over seeds. These ranges may overlap, so that a million clients can share a small data
     set in a benchmark. lengths (rows,) are the rows' norms if they are needed in every step (`prepared`).
+    row_weights (rows,) are as in `Batch`.
     """
 
     features: Array
@@ -42,11 +43,19 @@ class Shards:
     sizes: Index
     first: int = 0
     lengths: Array | None = None
+    row_weights: Array | None = None
 
     @classmethod
-    def grouped(cls, features: Array, labels: Labels, order: Index, offsets: Index) -> "Shards":
+    def grouped(
+        cls,
+        features: Array,
+        labels: Labels,
+        order: Index,
+        offsets: Index,
+        row_weights: Array | None = None,
+    ) -> "Shards":
         """Shards in which client i owns order[offsets[i]:offsets[i+1]]."""
-        return cls(features, labels, order, offsets[:-1], np.diff(offsets))
+        return cls(features, labels, order, offsets[:-1], np.diff(offsets), row_weights=row_weights)
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Array, Labels]]) -> "Shards":
@@ -59,7 +68,10 @@ class Shards:
     def site(cls, rows: Batch, client: int) -> "Shards":
         """Shards that hold only the rows of one site, whose client number is `client`."""
         size = len(rows.labels)
-        return cls(rows.features, rows.labels, np.arange(size), np.zeros(1, int), np.array([size]), client)
+        return cls(
+            rows.features, rows.labels, np.arange(size), np.zeros(1, int), np.array([size]), client,
+            row_weights=rows.row_weights,
+        )  # fmt: skip
 
     @classmethod
     def stacked(cls, shards: Sequence["Shards"]) -> "Shards":
@@ -67,8 +79,7 @@ class Shards:
         shift = np.cumsum([0] + [len(s.order) for s in shards[:-1]])
         starts = np.stack([s.starts + by for s, by in zip(shards, shift, strict=True)])
         sizes, order = np.stack([s.sizes for s in shards]), np.concatenate([s.order for s in shards])
-        whole = shards[0]
-        return cls(whole.features, whole.labels, order, starts, sizes, lengths=whole.lengths)
+        return replace(shards[0], order=order, starts=starts, sizes=sizes)
 
     def prepared(self, objective: Objective) -> "Shards":
         """The same shards, with the rows' norms stored if the objective clips gradients row by row.
@@ -103,10 +114,11 @@ class Shards:
         rows = self.order[places]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
             whole = np.asarray(self.features)  # all rows of a site, without a copy
-            return Batch(whole, self.labels, weights, self.lengths)
-        lengths = None if self.lengths is None else self.lengths[rows]
+            return Batch(whole, self.labels, weights, self.lengths, self.row_weights)
         features = self.features.take(rows, axis=0)  # faster than features[rows]
-        return Batch(features, self.labels[rows], weights, lengths)
+        return Batch(
+            features, self.labels[rows], weights, _taken(self.lengths, rows), _taken(self.row_weights, rows)
+        )
 
     def rows(self, client: int) -> Batch:
         """All rows of one client, as an unweighted batch."""
@@ -120,8 +132,9 @@ class Shards:
         by_row = np.bincount(self.order[places], weights, len(self.labels)).astype(float)
         used = np.flatnonzero(by_row)
         if len(used) == len(self.labels):  # the usual case: no copy of a large data set
-            return Batch(self.features, self.labels, by_row)
-        return Batch(self.features[used], self.labels[used], by_row[used])
+            return Batch(self.features, self.labels, by_row, row_weights=self.row_weights)
+        own = _taken(self.row_weights, used)
+        return Batch(self.features[used], self.labels[used], by_row[used], row_weights=own)
 
 
 @dataclass(frozen=True)
@@ -160,10 +173,10 @@ class Batches:
         assert self.places is not None
         steps_first = self.places.ndim - 2, *range(self.places.ndim - 2), -1
         rows = self.shards.order.take(self.places.transpose(steps_first)[: len(steps)])
-        lengths, all_labels = self.shards.lengths, self.shards.labels.take(rows)
+        lengths, row_weights = self.shards.lengths, self.shards.row_weights
+        all_labels = self.shards.labels.take(rows)
         for own, features, labels in zip(rows, self._features(rows), all_labels, strict=True):
-            known = None if lengths is None else lengths.take(own)
-            yield Batch(features, labels, self.weights, known)
+            yield Batch(features, labels, self.weights, _taken(lengths, own), _taken(row_weights, own))
 
     def _features(self, rows: Index) -> Iterable[Array]:
         """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache; `Deferred`
@@ -288,6 +301,11 @@ class LocalSchedule:
         epochs = -(-steps // per_epoch)
         drawn = permutations(seeds, "batches", clients, round_, size, (epochs, min(steps, per_epoch) * b))
         return drawn.reshape(len(clients), -1)[:, : steps * b].reshape(-1, steps, b)
+
+
+def _taken(numbers: Array | None, rows: Index) -> Array | None:
+    """The numbers (...) of the rows with these places (...), None for None."""
+    return None if numbers is None else numbers.take(rows)
 
 
 def _flat(each: Index) -> list[int]:

@@ -57,6 +57,8 @@ def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:
     )
     count, d = rows.features.shape
     weights = np.full(count, 1.0 / count) if rows.weights is None else rows.weights
+    if rows.row_weights is not None:
+        weights = weights * rows.row_weights
     if f.clip_norm:
         weights = weights * np.minimum(1.0, f.clip_norm / np.linalg.norm(rows.features, axis=1))
     l1 = np.full(2 * d, h.weight if isinstance(h, L1) else 0.0)

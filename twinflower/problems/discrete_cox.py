@@ -32,7 +32,8 @@ is twice this bound. That is safe, but exact for T = 1 only: no two outcomes of 
 all entries. For ||a|| <= 1 replacing a person moves the gradient by at most 2 T, so the noise is larger than needed by
 sqrt(1 + 1 / T), 22% at T = 2 and 5% at T = 10; for ||a|| = 1/2 by 18% to 45% at T = 2 to 10. The Hessian is
 J^T H J with H diagonal and entries h (1 - h) <= 1/4, so its curvature is at most (1 + T ||a||^2) / 4; this is attained
-where all hazards are 1/2. The slopes of the link cloglog have no bound; a private run clips the gradients.
+where all hazards are 1/2. The slopes of the link cloglog have no bound; a private run clips the gradients. The
+largest weight of a person is a factor of these bounds, as for every linear model (`objectives`).
 """
 
 import math
@@ -227,6 +228,8 @@ class DiscreteCox(LinearModel):
     def information(self, scores: Array, rows: Batch) -> Array:
         """See `LinearModel.information`."""
         bends, a = self.loss.bends(scores, rows.labels), rows.features
+        if rows.row_weights is not None:
+            bends = bends * rows.row_weights[:, None]
         cross = a.T @ bends
         return np.block([[a.T @ (bends.sum(-1)[:, None] * a), cross], [cross.T, np.diag(bends.sum(0))]])
 

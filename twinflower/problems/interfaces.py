@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from ..arrays import Array, Labels
+from ..errors import require
 from ..norms import norms
 
 
@@ -16,13 +17,15 @@ class Batch(NamedTuple):
 
     weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
     have different numbers of rows; padding rows have weight 0. lengths (..., b) are the rows' norms
-    if they have been computed before, else None.
+    if they have been computed before, else None. row_weights (..., b), at least 0, multiply the losses of the rows,
+    whose mean is still taken over the number of rows; None if rows have no weights of their own.
     """
 
     features: Array
     labels: Labels
     weights: Array | None = None
     lengths: Array | None = None
+    row_weights: Array | None = None
 
     def norms(self) -> Array:
         """Euclidean norms of the rows, (..., b)."""
@@ -34,12 +37,14 @@ class Bounds(NamedTuple):
 
     gradient: C, a bound on the norm of one record's data gradient. curvature: the curvature of any record's
     data loss is in [0, curvature]; infinity if no bound is known. penalty: an interval that contains the
-    curvature of the smooth penalty, which does not depend on the data.
+    curvature of the smooth penalty, which does not depend on the data. weight: the largest weight of a record
+    (`Batch.row_weights`), which is a factor of the first two.
     """
 
     gradient: float
     curvature: float
     penalty: tuple[float, float] = (0.0, 0.0)
+    weight: float = 1.0
 
     @property
     def steepest(self) -> float:
@@ -117,6 +122,25 @@ class ChecksRows(Protocol):
 
     def check_rows(self, rows: Batch) -> None:
         """SettingError for rows that the objective does not accept."""
+
+
+@runtime_checkable
+class WeighsRows(Protocol):
+    """An objective of rows that may have weights of their own (`Batch.row_weights`)."""
+
+    @property
+    def heaviest(self) -> float | None:
+        """The largest weight, which is public; None: rows have no weights."""
+
+
+def check_weights(objective: Any, row_weights: Array | None) -> None:
+    """SettingError if only the objective or only the rows have weights, so that training never ignores any."""
+    expected = isinstance(objective, WeighsRows) and objective.heaviest is not None
+    require(
+        expected == (row_weights is not None),
+        "rows with weights need an objective with their largest weight, heaviest, and such an objective needs rows "
+        "with weights",
+    )
 
 
 class Part(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 from .. import special
 from ..arrays import Array
 from ..errors import require
-from ..norms import norms, outer_norms
+from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Setting, at_least
 from .interfaces import Batch, Bounds, Model
 from .losses import Loss
@@ -25,8 +25,6 @@ from .objectives import (
     LinearObjective,
     Penalised,
     check_classes,
-    clipping,
-    forget,
     mean_over,
 )
 

@@ -6,6 +6,14 @@ point is a matrix X (outputs, features), and the scores of a row a are X a. They
 the scores, and in the smooth penalty, which is part of every client's f_i:
 
     f_i(X) = mean_j loss(X a_j, y_j) + l2/2 ||X||^2 + nonconvex sum X^2 / (1 + X^2)
+
+Rows with weights w_j >= 0 (`Batch.row_weights`) have the mean (1/m) sum_j w_j loss(X a_j, y_j) over the m rows. It is
+not divided by the sum of the weights, which is private. The gradient g_j of a row is clipped before it is multiplied by
+w_j, so a row of weight 2 is the same as two rows up to the factor m / (m + 1).
+
+Let no weight be above W, and no g_j longer than C. Then w_j g_j is not longer than W C, and its curvature is at most W
+times that without a weight. Replacing a row replaces its weight, too, and moves the sum by ||w g - w' g'|| <= 2 W C,
+which opposite gradients of length C attain with w = w' = W. This holds for any lower end of the weights' range.
 """
 
 import math
@@ -18,9 +26,9 @@ import numpy as np
 
 from ..arrays import Array, Labels
 from ..errors import require
-from ..norms import norms, outer_norms
+from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
-from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
+from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads, check_weights
 from .losses import (
     Absolute,
     ClassWeighted,
@@ -101,12 +109,14 @@ class Penalised:
 class LinearModel(Penalised, ScaledGrads):
     """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
 
-    A flat point is a matrix (outputs, num_features), stored row by row.
+    A flat point is a matrix (outputs, num_features), stored row by row. heaviest: the largest weight of a row, which
+    is public; None: rows have no weights.
     """
 
     loss: Loss
     outputs: int
     num_features: int
+    heaviest: float | None = None
 
     @property
     def convex(self) -> bool:
@@ -136,8 +146,9 @@ class LinearModel(Penalised, ScaledGrads):
         return features @ matrix.swapaxes(-1, -2)
 
     def losses(self, x: Array, rows: Batch) -> Array:
-        """Loss of each row, (..., b), without the penalty."""
-        return self.loss.values(self.scores(x, rows.features), rows.labels)
+        """Loss of each row, (..., b), times its weight if it has one, without the penalty."""
+        losses = self.loss.values(self.scores(x, rows.features), rows.labels)
+        return losses if rows.row_weights is None else losses * rows.row_weights
 
     def value(self, x: Array, rows: Batch) -> Array:
         """Mean loss of the rows plus the smooth penalty, (...,)."""
@@ -153,6 +164,9 @@ class LinearModel(Penalised, ScaledGrads):
                 part *= factors
             forget(lengths, *parts)
         share = scale / parts[0].shape[-2] if rows.weights is None else scale * rows.weights[..., None]
+        if self.heaviest is not None or rows.row_weights is not None:
+            check_weights(self, rows.row_weights)
+            share = share * rows.row_weights[..., None]  # type: ignore[index]
         for part in parts:
             part *= share
         return self.full_grad(self.summed(parts, rows.features), x, scale)
@@ -174,7 +188,10 @@ class LinearModel(Penalised, ScaledGrads):
     def information(self, scores: Array, rows: Batch) -> Array:
         """The sum of the rows' Hessians of a `Likelihood`, (d, d), given their scores (b, outputs)."""
         assert isinstance(self.loss, Likelihood)  # checked where the run is configured
-        return self._sandwich(rows.features, self.loss.hessians(scores, rows.labels))
+        matrices = self.loss.hessians(scores, rows.labels)
+        if rows.row_weights is not None:
+            matrices = matrices * rows.row_weights[:, None, None]
+        return self._sandwich(rows.features, matrices)
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
@@ -213,9 +230,11 @@ class LinearModel(Penalised, ScaledGrads):
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
+        weight = 1.0 if self.heaviest is None else self.heaviest
         stretch = self.stretch(row_norm**2)
-        slope = self.loss.slope_bound * math.sqrt(stretch) if row_norm else math.inf
-        gradient = min(slope, self.clip_norm or math.inf)
+        slope = weight * self.loss.slope_bound * math.sqrt(stretch) if row_norm else math.inf
+        clipped = self.clip_norm * (weight if self.clips_rows else 1.0)
+        gradient = min(slope, clipped or math.inf)
         bounded = math.isfinite(self.loss.slope_bound)
         other = "row-norm" if bounded else "choose a loss with bounded slopes, such as huber"
         require(
@@ -224,8 +243,8 @@ class LinearModel(Penalised, ScaledGrads):
         )
         # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
-        curvature = self.loss.curvature_bound * stretch if smooth else math.inf
-        return Bounds(gradient, curvature, self.penalty_curvature)
+        curvature = weight * self.loss.curvature_bound * stretch if smooth else math.inf
+        return Bounds(gradient, curvature, self.penalty_curvature, weight)
 
 
 def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
@@ -238,26 +257,6 @@ def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
     require(
         not loss.classifies or bool(whole), f"labels must be whole numbers of type int64 from 0 to {most}"
     )
-
-
-def clipping(bound: float, lengths: Array) -> Array:
-    """Factors (..., 1) that clip gradients with norms `lengths` (...) to `bound`, for rows or for batches.
-
-    An infinite norm gives 0, and NaN, the norm of a batch that is not finite, gives 1; for rows see `forget`.
-    """
-    return (bound / np.fmax(lengths, bound))[..., None]  # fmax ignores NaN
-
-
-def forget(lengths: Array, *parts: Array) -> None:
-    """Set the parts (..., b, n) of clipped rows' gradients to 0 in place where the norms `lengths` (..., b) are not
-    finite.
-
-    Such a row raises no error, because an error would reveal information about the row.
-    """
-    if not math.isfinite(np.maximum.reduce(lengths, axis=None)):  # NaN, if there is one
-        gone = ~np.isfinite(lengths)
-        for part in parts:
-            part[gone] = 0.0
 
 
 def check_clipping(objective: Objective, privacy: str) -> None:

@@ -10,9 +10,8 @@ from torch import Tensor
 from torch.func import grad
 
 from ..arrays import Array
-from ..norms import clippable, norms
+from ..norms import clippable, clipping, norms
 from ..problems.interfaces import Batch
-from ..problems.objectives import clipping
 from .parameters import to_point
 from .probe import Probe
 from .rows import RowFunctions

@@ -235,6 +235,8 @@ def columns(folder: Path, config: Config) -> list[Section]:
     label = schema.label
     texts = [f"Files: {config.data.files}"] if isinstance(config.data, TableData) else []
     texts.append(f"Predicted: {label.column}, {_kind(label)}")
+    if schema.weight:
+        texts.append(f"Weights of the rows: {schema.weight.column}, {_span(schema.weight.range)}")
     rows = [(own.name, _content(own), own.missing) for own in schema.columns]
     return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
 
