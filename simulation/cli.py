@@ -279,6 +279,12 @@ def predict(
         int | None,
         typer.Option(help="number of the site whose own model to use, of mr-mtl or a networked method"),
     ] = None,
+    times: Annotated[
+        str,
+        typer.Option(
+            help='with --evaluate, times of areas under the ROC curve of a survival model, "365, 730"'
+        ),
+    ] = "",
 ) -> None:
     """Predict the labels of new rows, in the order of the rows, or measure how good the predictions are."""
     from twinflower.models.trained import load, predictions
@@ -286,9 +292,10 @@ def predict(
     from .arguments import deliver, show_assessment
 
     if evaluate:
-        show_assessment(model, rows, out, site)
+        show_assessment(model, rows, out, site, times)
         return
 
+    require(not times, "--times belongs to --evaluate")
     names, predicted = predictions(load(model, site), rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *predicted])

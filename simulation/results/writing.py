@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.models.discrimination import ScoreTable
 from twinflower.models.survival import SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
@@ -24,7 +23,6 @@ from ..settings.columns import (
     CLIENT_COLUMNS,
     COLUMNS,
     PATH_COLUMNS,
-    SCORES_COLUMNS,
     SURVIVAL_COLUMNS,
 )
 from ..settings.experiment import Experiment, experiment_text
@@ -33,6 +31,7 @@ from . import names
 from .checkpoint import Checkpoints
 from .files import replacing, write_text
 from .record import Result, finite, trained_model
+from .scores import tabulated
 
 _LIBRARIES = ("twinflower", "flwr", "numpy", "scipy", "scikit-learn", "ray")
 
@@ -71,7 +70,7 @@ def write_run(result: Result, folder: Path) -> Path:
     write_text(folder / names.ROUNDS, "".join(map(_line, result.rounds)))
     _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, result.clients())
     if result.scores:
-        _write_table(folder / names.SCORES, SCORES_COLUMNS, _by_bin(result.scores))
+        _write_table(folder / names.SCORES, *tabulated(result.scores))
     if result.setup.persons:
         _write_table(folder / names.SURVIVAL, SURVIVAL_COLUMNS, _curves(result.setup.persons))
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
@@ -85,13 +84,6 @@ def write_run(result: Result, folder: Path) -> Path:
 def write_path(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """Write path.csv: the points of a path over the weights of a penalty, and the entries of their models."""
     _write_table(folder / names.PATH, dict.fromkeys([*PATH_COLUMNS, *rows[0]]), rows)
-
-
-def _by_bin(scores: Mapping[int, ScoreTable]) -> Iterator[dict[str, Any]]:
-    """The rows of scores.csv, one for each client and bin."""
-    for client, table in scores.items():
-        for low, high, cells in zip(table.edges[:-1], table.edges[1:], table.cells.T, strict=True):
-            yield dict(zip(SCORES_COLUMNS, (client, low, high, *cells, table.sigma), strict=True))
 
 
 def _curves(persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
