@@ -246,6 +246,16 @@ def test_all_runtimes_report_the_same(keys, kind, tmp_path):
     assert "Discrimination by time" in page and f"{area.value:.4f}" in page
 
 
+def test_a_report_and_survival_csv_name_the_time_and_the_sites(keys, tmp_path):
+    (result,) = cohort.train([prepare(parse(keys | {"evaluation.survival-curve": "4 x 500"}))])
+    folder = write_run(result, tmp_path / "run")
+    with (folder / "survival.csv").open() as file:
+        found = {row["client"]: row["site"] for row in csv.DictReader(file)}
+    assert found == {"all": "all"} | {f"{place}": f"site-{place}.csv" for place in range(3)}
+    page = report_run(folder).read_text(encoding="utf-8")
+    assert ">days<" in page
+
+
 def test_at_the_sites_without_privacy_it_is_the_table_of_all_held_out_persons(keys):
     setup = prepare(parse(keys | AT_SITES | {"evaluation.bins": 100}))
     result = inprocess.train(setup)

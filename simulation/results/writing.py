@@ -72,7 +72,11 @@ def write_run(result: Result, folder: Path) -> Path:
     if result.scores:
         _write_table(folder / names.SCORES, *tabulated(result.scores))
     if result.setup.persons:
-        _write_table(folder / names.SURVIVAL, SURVIVAL_COLUMNS, _curves(result.setup.persons))
+        _write_table(
+            folder / names.SURVIVAL,
+            SURVIVAL_COLUMNS,
+            _curves(result.setup.persons, result.setup.dataset.site_names),
+        )
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(result, folder)
     write_text(folder / names.SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
@@ -86,15 +90,16 @@ def write_path(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     _write_table(folder / names.PATH, dict.fromkeys([*PATH_COLUMNS, *rows[0]]), rows)
 
 
-def _curves(persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
-    """The rows of survival.csv: the curve of all sites together, and that of each client, edge by edge."""
+def _curves(persons: Mapping[int, SurvivalTable], sites: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of survival.csv: the curve of all sites together, and that of each client, edge by edge. sites: their
+    names, empty if they have none."""
     tables = [
-        (ALL_SITES, SurvivalTable.together(persons.values())),
-        *((f"{i}", own) for i, own in persons.items()),
+        (ALL_SITES, ALL_SITES, SurvivalTable.together(persons.values())),
+        *((f"{i}", sites[i] if sites else "", own) for i, own in persons.items()),
     ]
-    for name, table in tables:
+    for client, site, table in tables:
         for row in zip(*table.curve(), strict=True):
-            yield dict(zip(SURVIVAL_COLUMNS, (name, *row, table.sigma), strict=True))
+            yield dict(zip(SURVIVAL_COLUMNS, (client, site, *row, table.sigma), strict=True))
 
 
 def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -32,7 +32,7 @@ def discrimination(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
     if isinstance(table, ClassTable):
         return [of_classes(folder, table, sites, summary)]
     if isinstance(table, TimeTable):
-        return [of_times(table, sites, summary)]
+        return [of_times(folder, table, sites, summary)]
     return [_of_two(table, sites, summary)]
 
 

@@ -17,6 +17,7 @@ from .. import discrimination as text
 from ..series import Series
 from .charts import chart
 from .parts import Section, Table
+from .survival import time_name
 
 _MOST_SITES = 40
 _MOST_LINES = 8
@@ -113,7 +114,9 @@ def _class_names(folder: Path, number: int) -> list[str]:
 # --- times
 
 
-def of_times(table: TimeTable, sites: Mapping[int, Counted], summary: Mapping[str, Any]) -> Section:
+def of_times(
+    folder: Path, table: TimeTable, sites: Mapping[int, Counted], summary: Mapping[str, Any]
+) -> Section:
     """The areas at the times of the grid."""
     found = table.areas
     rows = [(f"{time:g}", *_area(own)) for time, own in zip(table.times, found, strict=True)]
@@ -129,7 +132,7 @@ def of_times(table: TimeTable, sites: Mapping[int, Counted], summary: Mapping[st
     ]
     return Section(
         "Discrimination by time", about,
-        charts=[chart("Area under the ROC curve", "time", [line], remark="The band is the 95% interval.")],
+        charts=[chart("Area under the ROC curve", time_name(folder), [line], remark="The band is the 95% interval.")],
         tables=[Table(_TIMES, rows)],
         folded=[Section("By site", tables=[by_site(sites, summary["site_names"])])],
     )  # fmt: skip
