@@ -44,6 +44,14 @@ def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:
         raise RunError("; ".join(failures))
 
 
+def stopped(plan: Experiment, folder: Path, again: str) -> str:
+    """The message of a command whose run was ended by a signal. again: how to train if there is no checkpoint."""
+    from .results.resume import interrupted
+
+    text = interrupted(plan, folder)
+    return text if f"{folder}" in text else f"{text} of its run; go on with: {again}"
+
+
 def deliver(text: str, out: Path | None, name: str) -> None:
     """Print a text, or write it to a file and print what it is and where."""
     if out is None:

@@ -26,6 +26,7 @@ NUMBERS = {
     "radius": 1.1,
     "entries": "4, 1",
     "parameters": "",
+    "intercept": True,
 }
 EVERY = {
     name: make_regulariser(name, ROWS, **{key: NUMBERS[key] for key in settings_of(entry)})
@@ -199,7 +200,7 @@ def test_bad_numbers_are_refused(name, key, bad):
 
 def test_a_number_of_another_regulariser_is_refused():
     with pytest.raises(
-        SettingError, match="regulariser ball has no setting 'weight'; known: parameters, radius"
+        SettingError, match="regulariser ball has no setting 'weight'; known: intercept, parameters, radius"
     ):
         make_regulariser("ball", weight=0.1)
 

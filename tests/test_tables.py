@@ -280,11 +280,13 @@ BAD = {
     "0 rows": (TABLE.partition("\n")[0] + "\n", "has a header and no rows$"),
     "semicolons": (
         TABLE.replace(",", ";"),
-        'must be separated by commas; its header is separated by semicolons: set delimiter = ";" in the schema, or, if other tables are separated by commas, save this one so, too$',
+        'must be separated by commas; its header is separated by semicolons: set delimiter = ";" in the schema, '
+        "or, if other tables are separated by commas, save this one so, too$",
     ),
     "tabs": (
         TABLE.replace(",", "\t"),
-        'must be separated by commas; its header is separated by tabs: set delimiter = "\\\\t" in the schema, or, if other tables are separated by commas, save this one so, too$',
+        'must be separated by commas; its header is separated by tabs: set delimiter = "\\\\t" in the schema, '
+        "or, if other tables are separated by commas, save this one so, too$",
     ),
     "short row": (TABLE.replace("65,", ""), ", row 2 has 4 fields; the header has 5$"),
     "long row": (TABLE.replace("65,", "65,5,"), ", row 2 has 6 fields; the header has 5$"),

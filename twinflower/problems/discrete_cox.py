@@ -48,7 +48,7 @@ from ..concordance import concordance
 from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
-from .interfaces import Batch, Bounds
+from .interfaces import Batch, Bounds, Part
 from .objectives import LinearModel, Penalties
 
 DISCRETE_COX = "discrete-cox"
@@ -200,6 +200,10 @@ class DiscreteCox(LinearModel):
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """The shape of a single row that holds beta and alpha."""
         return ((1, self.d),)
+
+    def columns(self, bias: bool) -> list[Part]:
+        """See `LinearModel.columns`."""
+        return [Part((0, self.num_features - bias), 1)]
 
     def scores(self, x: Array, features: Array) -> Array:
         """<beta, a> + alpha_k for every row and interval, (..., b, outputs)."""
