@@ -256,6 +256,10 @@ def test_a_report_and_survival_csv_name_the_time_and_the_sites(keys, tmp_path):
     assert ">days<" in page
 
 
+def test_a_single_time_can_be_a_number(keys):
+    assert parse(keys | AT_SITES | {"evaluation.auc-times": 500}).evaluation.auc_times == "500"
+
+
 def test_at_the_sites_without_privacy_it_is_the_table_of_all_held_out_persons(keys):
     setup = prepare(parse(keys | AT_SITES | {"evaluation.bins": 100}))
     result = inprocess.train(setup)

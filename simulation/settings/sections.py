@@ -103,6 +103,7 @@ class Evaluation:
             "number x length; empty: none",
             INTERVALS,
             "that of the times",
+            numbers=True,
         ),
     ] = ""
 
@@ -113,6 +114,7 @@ class Evaluation:
             "and Nelson-Aalen: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
             INTERVALS,
             "that of the times",
+            numbers=True,
         ),
     ] = ""
 

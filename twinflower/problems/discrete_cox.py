@@ -303,6 +303,7 @@ class CoxObjective(Penalties):
             "ends of the intervals of time, such as 365, 730, 1460, or number x length, such as 12 x 30.5",
             INTERVALS,
             "that of the times",
+            numbers=True,
         ),
     ] = ""
     link: Annotated[
