@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from grids import over_the_wire
+from grids import Deployed, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from site_files import three_sites
 from test_survival import PRIVATE, SCHEMA, patients
@@ -28,7 +28,9 @@ from twinflower.simulation.results.reading import read_scores
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.settings import parse
+from twinflower.strategies.requests import properties_request
 from twinflower.survival_labels import signed
 
 
@@ -279,6 +281,17 @@ def test_a_run_that_is_resumed_has_its_counts(keys, tmp_path):
     )
     for one, other in zip(first.scores[1], again.scores[1], strict=True):
         assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("most", "refused"), [(49, True), (50, False)])
+def test_a_site_limits_the_counts_of_20_bins_and_5_cells_of_time_as_those_of_50_bins_of_two_classes(
+    most, refused, keys
+):
+    config, nodes = at_sites(prepare(parse(keys | AT_SITES)))
+    policy = {"score-rows": 1, "score-bins": most}
+    reply = Deployed(config.items(), *(own | policy for own in nodes)).answer(properties_request(1))
+    assert reply.has_error() == refused
+    assert not refused or "in at most 49 bins; the run has" in str(reply.error.reason)
 
 
 @pytest.mark.parametrize(

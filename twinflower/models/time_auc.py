@@ -7,8 +7,9 @@ before T, so that cases stand for those who were censored. With risks r,
     AUC(t) = sum over cases i and controls j of 1(r_i > r_j) / G(T_i-)  /  (sum over cases of 1 / G(T_i-) * controls)
 
 where equal risks count one half (Uno, Cai, Tian and Wei, "Evaluating prediction rules for t-year survivors with
-censored regression models", JASA 2007; Hung and Chiang, Canadian Journal of Statistics 2010). G is the Kaplan-Meier
-curve of the censoring of the same persons, where who had the event at a time is not at risk of being censored then.
+censored regression models", JASA 2007; Hung and Chiang, "Estimation methods for time-dependent AUC models with survival
+data", Canadian Journal of Statistics 2010). G is the Kaplan-Meier curve of the censoring of the same persons, where who
+had the event at a time is not at risk of being censored then.
 
 Persons can be known by the cell of a public grid of times (`survival.TimeGrid`) and by the bin of their risk only. Then
 every time counts as the end of its interval, and a pair in one bin counts one half. A person is in one cell, from which
