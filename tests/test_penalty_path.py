@@ -272,3 +272,15 @@ def test_a_path_and_a_refit_that_are_interrupted_say_what_is_kept_and_how_to_go_
     )
     assert ended.exit_code == 130 and how in ended.stderr
     assert ended.stderr.endswith(f"{tmp_path / 'done'} stays as it was\n")
+
+
+@pytest.mark.parametrize("keys", [{"objective.name": "absolute"}, {"objective.nonconvex": 0.1}])
+def test_an_intercept_that_cannot_be_found_alone_is_penalised(keys):
+    config = free_intercept(parse(KEYS | keys | {"data.bias": True, "rounds": 3}))
+    assert config.regulariser.intercept and len(path(config, SHORT, silent)) == 5
+
+
+def test_a_private_path_has_a_free_intercept():
+    config = free_intercept(parse(PRIVATE))
+    assert not config.regulariser.intercept
+    assert len(path(config, Plan(weights=3, ratio=0.1, largest=0.01, folds=4), silent)) == 3

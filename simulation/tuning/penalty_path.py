@@ -79,9 +79,11 @@ def settings_at(config: Config, weight: float) -> dict[str, Value]:
 
 
 def free_intercept(config: Config) -> Config:
-    """The settings with an intercept, or a baseline of survival, that the penalty does not see; of a linear model."""
-    linear = config.objective.name in (*LOSSES, DISCRETE_COX)
-    return config.put({"regulariser.intercept": False}) if linear else config
+    """The settings with an intercept, or a baseline of survival, that the penalty does not see; of a linear model whose
+    intercept alone `minimise` finds."""
+    smooth = config.objective.name in (*LOSSES, DISCRETE_COX) and config.objective.name != "absolute"
+    found = smooth and not config.objective.nonconvex
+    return config.put({"regulariser.intercept": False}) if found else config
 
 
 def path(config: Config, plan: Plan, say: Say) -> list[Point]:

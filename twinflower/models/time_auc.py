@@ -77,7 +77,7 @@ class Persons:
     def area(self, done: int) -> Share:
         """The area at the end of so many intervals with its 95% interval; NaN without cases or without controls."""
         own = _Area(self, self.events & (self.interval < done), self.interval >= done)
-        return own.share(done) if own.known(done) else NOTHING
+        return own.share() if own.known(done) else NOTHING
 
     def censoring_slopes(self, by_weight: Array) -> Array:
         """The derivatives (m,) by the numbers of a sum that has these derivatives (T + 1,) by the logarithms of the
@@ -111,7 +111,8 @@ class _Area:
     def known(self, done: int) -> bool:
         """Whether there are cases and controls, more than noise could be."""
         noise = self.persons.sigma * np.sqrt([own.sum() for own in self.masks])
-        return bool((self._counted > _CLEAR * noise).all() and self.persons.clear[: done - 1].all())
+        clear = (self._counted > _CLEAR * noise).all() and self.persons.clear[: done - 1].all()
+        return bool(clear and self.totals[0] > 0)
 
     @cached_property
     def value(self) -> float:
@@ -126,7 +127,7 @@ class _Area:
         by_weight = p.by_interval(p.numbers * of_case)
         return of_case + of_control + p.censoring_slopes(by_weight)
 
-    def share(self, done: int) -> Share:
+    def share(self) -> Share:
         """The area and its interval: those areas from which the estimate is at most 1.96 deviations away.
 
         The variance of the estimate is that of the infinitesimal jackknife, sum of numbers * slopes^2, as a multiple,
@@ -136,7 +137,7 @@ class _Area:
         sizes = np.maximum(self._counted, 1.0)
         plain = hanley_mcneil(CANDIDATES, *sizes)
         jackknife = float(np.maximum(self.persons.numbers, 0.0) @ self.slopes**2)
-        here = float(hanley_mcneil(np.array(self.value), *sizes))
+        here = float(hanley_mcneil(np.clip(self.value, 0.0, 1.0), *sizes))
         factor = max(jackknife / here, 1.0) if here > 0 else 1.0
         found = accepted(self.value, factor * plain + self._noise())
         hidden = self._hidden() if self.persons.binned else 0.0
