@@ -13,9 +13,9 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
-from twinflower.models.discrimination import Bins
-from twinflower.models.evaluation import evaluate
+from twinflower.models.evaluation import NO_BINS, evaluate
 from twinflower.models.information import Information
+from twinflower.models.score_bins import ScoreBins
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
 
@@ -29,18 +29,18 @@ Reply = tuple[float, int, dict[str, Any]]
 class ExactAnswers:
     """Which sums a client sends without noise.
 
-    bins: the number of bins in which it counts the scores of held-out rows (`twinflower.models.discrimination`), 0 for
-    none. errors: whether it sends sums of a regression's errors on these rows. standard_errors: whether it sends the
+    bins: those in which it counts the scores of held-out rows (`twinflower.models.score_bins`), by default none.
+    errors: whether it sends sums of a regression's errors on these rows. standard_errors: whether it sends the
     sums from which standard errors follow. rounds: the number of the last round of the run.
     """
 
-    bins: int = 0
+    bins: ScoreBins = NO_BINS
     errors: bool = False
     standard_errors: bool = False
     rounds: int = 0
 
     def evaluation(
-        self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any], bins: Bins
+        self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any], bins: ScoreBins
     ) -> Reply:  # fmt: skip
         """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError, if it is to send counts or
         sums of errors, for another model or other bins in the same round, and for a round that the run does not have.

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from flwr.app import ConfigRecord, RecordDict
@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, RecordDict
 from twinflower.algorithms.abilities import AveragesModels
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError, SettingError
-from twinflower.models.discrimination import Bins
+from twinflower.models.score_bins import ScoreBins
 
 PLACE = ("centre", "width")  # keys of a request to evaluate a model: where the bins of the score lie
 INFORMATION = "information"  # key of a request for the sums from which standard errors follow
@@ -99,12 +99,15 @@ def _round_in(config: Mapping[str, Any], first: int) -> int:
     return round_
 
 
-def bins_in(config: Mapping[str, Any], count: int) -> Bins:
-    """So many bins where a request to evaluate a model says that they lie; ReplyError for numbers that are no place."""
-    place = [config.get(key, default) for key, default in zip(PLACE, Bins(0).place, strict=True)]
-    bins = Bins(count, *place)
-    if not (all(type(number) is float for number in place) and bins.valid):
-        raise ReplyError(f"the request's bins must have a finite centre and a width above 0; got {place}")
+def bins_in(config: Mapping[str, Any], own: ScoreBins) -> ScoreBins:
+    """The client's bins where a request to evaluate a model says that they lie; ReplyError for numbers that are no
+    place."""
+    place = {key: config.get(key, default) for key, default in zip(PLACE, own.place, strict=True)}
+    bins = replace(own, **place)
+    if not (all(type(number) is float for number in place.values()) and bins.valid):
+        raise ReplyError(
+            f"the request's bins must have a finite centre and a width above 0; got {list(place.values())}"
+        )
     return bins
 
 

@@ -58,6 +58,14 @@ def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:
         raise RunError("; ".join(failures))
 
 
+def stopped(plan: Experiment, folder: Path, again: str) -> str:
+    """The message of a command whose run was ended by a signal. again: how to train if there is no checkpoint."""
+    from .results.resume import interrupted
+
+    text = interrupted(plan, folder)
+    return text if f"{folder}" in text else f"{text} of its run; go on with: {again}"
+
+
 def deliver(text: str, out: Path | None, name: str) -> None:
     """Print a text, or write it to a file and print what it is and where."""
     if out is None:
@@ -135,7 +143,7 @@ def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
     say(*remarks(inference))
 
 
-def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None) -> None:
+def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None, times: str) -> None:
     """Print how well a model predicts a table with labels, or write the measures to a CSV file."""
     from twinflower.models.assessment import assess
     from twinflower.models.trained import load
@@ -144,17 +152,28 @@ def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None)
     from .report.console import table
 
     known = load(model, site)
-    found = assess(known, rows)
+    found = assess(known, rows, _times(times))
     if out:
         deliver(text.as_csv(found.measures), out, f"{len(found.measures)} measures")
         return
     table(text.MEASURES, text.measures(found.measures))
+    say(*found.remarks)
     if found.confusion is not None:
         table(*text.confusion(found, known.classes))
     if found.scores is not None:
         positive = f"positive: {known.classes[1]}"
         table(text.POINTS, text.points(found.scores), f"above a threshold, {positive}")
         table(text.GROUPS, text.groups(found.scores), f"calibration, {positive}")
+    for name, own in zip(known.classes, found.classes.classes if found.classes else (), strict=False):
+        table(text.GROUPS, text.groups(own), f"calibration, positive: {name}")
+
+
+def _times(text: str) -> Sequence[float]:
+    """The times in --times."""
+    from twinflower.problems.discrete_cox import INTERVALS, interval_ends
+
+    require(INTERVALS.holds(text), f"--times must be {INTERVALS.text}; got '{text}'")
+    return interval_ends(text) or ()
 
 
 def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers: Path | None) -> str:

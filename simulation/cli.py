@@ -5,15 +5,14 @@ Each imports what it needs: Flower, matplotlib and the rest together take longer
 
 import csv
 import io
-import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
-from .commands import Commands, assignments, sections
+from .commands import Commands, assignments, end, sections, status_of
 from .penalty_commands import path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
@@ -128,7 +127,7 @@ def run(
     try:
         failures = running.run(plan, folder, runtime, Terminal(plan, folder), not resume, processes)
     except KeyboardInterrupt as signal:
-        _end(interrupted(plan, folder), _status(signal))
+        end(interrupted(plan, folder), status_of(signal))
     close(plan, folder, failures)
 
 
@@ -173,8 +172,9 @@ def deploy(
     try:
         failures = running.rehearse(plan, folder, Terminal(plan, folder), secure)
     except KeyboardInterrupt as signal:
-        _end(
-            f"interrupted; all processes are ended, their logs are in {folder / names.LOGS}", _status(signal)
+        end(
+            f"interrupted; all processes are ended, their logs are in {folder / names.LOGS}",
+            status_of(signal),
         )
     close(plan, folder, failures)
 
@@ -284,6 +284,12 @@ def predict(
         int | None,
         typer.Option(help="number of the site whose own model to use, of mr-mtl or a networked method"),
     ] = None,
+    times: Annotated[
+        str,
+        typer.Option(
+            help='with --evaluate, times of areas under the ROC curve of a survival model, "365, 730"'
+        ),
+    ] = "",
 ) -> None:
     """Predict the labels of new rows, in the order of the rows, or measure how good the predictions are."""
     from twinflower.models.trained import load, predictions
@@ -291,9 +297,10 @@ def predict(
     from .arguments import deliver, show_assessment
 
     if evaluate:
-        show_assessment(model, rows, out, site)
+        show_assessment(model, rows, out, site, times)
         return
 
+    require(not times, "--times belongs to --evaluate")
     names, predicted = predictions(load(model, site), rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([names, *predicted])
@@ -367,20 +374,8 @@ def main() -> None:
     try:
         app()
     except (RunError, DiskError) as error:
-        _end(str(error), 1)
+        end(str(error), 1)
     except TwinflowerError as error:
-        _end(str(error), 2)
+        end(str(error), 2)
     except OSError as error:
-        _end(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)
-
-
-def _end(sentence: str, status: int) -> NoReturn:
-    print(f"error: {sentence}", file=sys.stderr)
-    sys.exit(status)
-
-
-def _status(signal: KeyboardInterrupt) -> int:
-    """The exit status of a command ended by a signal: 128 + signal, 130 for SIGINT."""
-    from .runtimes.processes import Interrupted
-
-    return signal.status if isinstance(signal, Interrupted) else 130
+        end(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1)

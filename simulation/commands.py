@@ -1,6 +1,7 @@
-"""What the command line suggests: the closest command to an unknown one, and words that a shell completes."""
+"""What all commands share: how they end, the closest command to an unknown one, and words that a shell completes."""
 
-from typing import Any
+import sys
+from typing import Any, NoReturn
 
 from typer.core import TyperGroup
 
@@ -19,6 +20,19 @@ class Commands(TyperGroup):
             f"there is no command '{args[0]}'; {nearest(args[0], known)}",
         )
         return super().resolve_command(ctx, args)
+
+
+def end(sentence: str, status: int) -> NoReturn:
+    """End a command with an error and this exit status."""
+    print(f"error: {sentence}", file=sys.stderr)
+    sys.exit(status)
+
+
+def status_of(signal: KeyboardInterrupt) -> int:
+    """The exit status of a command ended by a signal: 128 + signal, 130 for SIGINT."""
+    from .runtimes.processes import Interrupted
+
+    return signal.status if isinstance(signal, Interrupted) else 130
 
 
 def assignments(incomplete: str) -> list[str]:

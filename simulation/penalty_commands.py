@@ -1,5 +1,8 @@
 """The commands that choose the weight of a penalty and train without it; `cli` adds them to the command line."""
 
+import json
+import shlex
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +11,8 @@ import typer
 
 from twinflower.errors import require
 from twinflower.settings import check_choice
+
+from .commands import end, status_of
 
 Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
 Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
@@ -34,14 +39,18 @@ def path(
         str,
         typer.Option(help="min: the lowest error; 1se: the largest weight within one standard error of it"),
     ] = "min",
+    penalise_intercept: Annotated[
+        bool, typer.Option("--penalise-intercept", help="as the weights of columns; by default it is free")
+    ] = False,
     out: Out = "",
     data_dir: DataDir = "",
 ) -> None:
     """Choose the weight of an l1 or elastic-net penalty by cross-validation at the clients, and train with it."""
     from . import running
-    from .arguments import close, plan_of
+    from .arguments import close, plan_of, stopped
     from .report.console import say
     from .report.terminal import Terminal
+    from .results import names
     from .results.writing import write_path
     from .runs.setup import prepare
     from .tuning import penalty_path
@@ -50,16 +59,29 @@ def path(
     asked = plan_of(experiment, set_, data_dir)
     require(asked.single, f"path takes one curve and one seed; {experiment} has more")
     runtime, config = running.chosen(asked, ""), replace(asked.curves[0].config, seed=asked.seeds[0])
+    config = config if penalise_intercept else penalty_path.free_intercept(config)
     folder = running.new(asked, runtime, out)
-    points = penalty_path.path(config, penalty_path.Plan(weights, ratio, largest, folds), say)
+    try:
+        points = penalty_path.path(config, penalty_path.Plan(weights, ratio, largest, folds), say)
+    except KeyboardInterrupt as signal:
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()
+        end(
+            "interrupted; nothing is kept of a path that has not ended: give the command again",
+            status_of(signal),
+        )
     weight = points[penalty_path.choices(points)[choose == penalty_path.SIMPLEST]].weight
     say(f"chosen: weight {weight:.6g}")
     write_path(penalty_path.rows_of(points, penalty_path.entry_names(prepare(config))), folder)
     keys = penalty_path.settings_at(config, weight)
-    plan = plan_of(
-        experiment, [*(set_ or []), *(f"{key}={value!r}" for key, value in keys.items())], data_dir
-    )
-    close(plan, folder, running.run(plan, folder, runtime, Terminal(plan, folder)))
+    own = [*(set_ or []), *(f"{key}={json.dumps(value)}" for key, value in keys.items())]
+    plan = plan_of(experiment, own, data_dir)
+    try:
+        failures = running.run(plan, folder, runtime, Terminal(plan, folder))
+    except KeyboardInterrupt as signal:
+        again = f"twinflower run {experiment} {' '.join(f'--set {shlex.quote(word)}' for word in own)}"
+        end(f"{stopped(plan, folder, again)}; the path is in {folder / names.PATH}", status_of(signal))
+    close(plan, folder, failures)
 
 
 def refit(
@@ -72,13 +94,23 @@ def refit(
     from twinflower.models.trained import load
 
     from . import running
-    from .arguments import close, plan_of
+    from .arguments import close, plan_of, stopped
     from .report.terminal import Terminal
     from .results import names
 
     kept = ", ".join(map(str, load(folder).unpenalised.tolist()))
-    keys = ["regulariser.name=selected", f"regulariser.entries={kept}", "evaluation.standard-errors=true"]
+    keys = [
+        "regulariser.name=selected",
+        f"regulariser.entries={kept}",
+        "regulariser.intercept=true",
+        "evaluation.standard-errors=true",
+    ]
     plan = plan_of(folder / names.CONFIG, [*keys, *(set_ or [])], data_dir)
     runtime = running.chosen(plan, "")
     results = running.new(plan, runtime, out or f"{folder.absolute()}-refit")
-    close(plan, results, running.run(plan, results, runtime, Terminal(plan, results)))
+    try:
+        failures = running.run(plan, results, runtime, Terminal(plan, results))
+    except KeyboardInterrupt as signal:
+        text = stopped(plan, results, "the same command and another --out")
+        end(f"{text}; {folder} stays as it was", status_of(signal))
+    close(plan, results, failures)

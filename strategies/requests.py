@@ -10,8 +10,8 @@ from twinflower.algorithms.algorithm import Algorithm
 from twinflower.clients.records import record_of
 from twinflower.clients.request import INFORMATION, PLACE
 from twinflower.flower_messages import EVALUATE, FIT, PROPERTIES, reply_record, request_record
-from twinflower.models.discrimination import Bins
 from twinflower.models.evaluation import NO_BINS
+from twinflower.models.score_bins import ScoreBins
 
 from .replies import Inspector, Upload
 from .rounds import Round, mean_of
@@ -34,7 +34,7 @@ def fit_request(node: int, arrays: ArrayRecord, config: Mapping[str, Any]) -> Me
 
 
 def evaluate_request(
-    node: int, model: ArrayRecord, round_: int, session: str, bins: Bins = NO_BINS
+    node: int, model: ArrayRecord, round_: int, session: str, bins: ScoreBins = NO_BINS
 ) -> Message:
     """A message that asks a node to evaluate the model of a round, and to count its scores in these bins, if any."""
     place = dict(zip(PLACE, bins.place, strict=True)) if bins.number else {}

@@ -14,15 +14,14 @@ from twinflower.arrays import Array
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, reply_record
-from twinflower.models.discrimination import Bins, ScoreTable
 from twinflower.models.evaluation import NO_BINS, Errors, Evaluation, Released, by_site, estimated, pooled
+from twinflower.models.score_bins import Counted, ScoreBins
 from twinflower.wire import from_npy
 
 from .replies import sort_replies
 from .requests import evaluate_request
 
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
-_ROUNDING = 1e-9  # relative error of a sum
 
 
 @dataclass
@@ -40,11 +39,11 @@ class SiteEvaluation:
     evaluates: Callable[[int], bool] = lambda round_: False
     loss_bound: float = 0.0
     held_out: Sequence[int] = ()
-    bins: Callable[[Array], Bins] = lambda x: NO_BINS
+    bins: Callable[[Array], ScoreBins] = lambda x: NO_BINS
     metrics: dict[str, float] = field(default_factory=dict, init=False)
-    scores: dict[int, ScoreTable] = field(default_factory=dict, init=False)
+    scores: dict[int, Counted] = field(default_factory=dict, init=False)
     by_site: dict[int, float] = field(default_factory=dict, init=False)
-    _asked: Bins = field(default=NO_BINS, init=False)  # the bins of the last request
+    _asked: ScoreBins = field(default=NO_BINS, init=False)  # the bins of the last request
 
     def requests(
         self,
@@ -92,7 +91,7 @@ def evaluations(
     round_: int,
     private: bool,
     held_out: Sequence[int] = (),
-    bins: Bins = NO_BINS,
+    bins: ScoreBins = NO_BINS,
 ) -> tuple[dict[int, Any], dict[int, str]]:
     """The valid evaluations by client, in ascending order, and the reason for every other client.
 
@@ -124,7 +123,7 @@ def _checked(reply: Message, round_: int) -> tuple[int, ConfigRecord]:
     return rows, metrics
 
 
-def _noisy(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Released:
+def _noisy(reply: Message, rows: int, metrics: ConfigRecord, bins: ScoreBins) -> Released:
     value, sigma = metrics.get("value"), metrics.get("sigma")
     if type(value) is not float or not math.isfinite(value):
         raise ReplyError(f"the noisy sum must be a finite number; got {value!r}")
@@ -132,10 +131,10 @@ def _noisy(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Rele
         raise ReplyError(f"a noisy sum needs rows and a finite deviation above 0; got {rows} and {sigma!r}")
     if not bins.number:
         return Released(rows, value, sigma)
-    return Released.with_scores(rows, value, sigma, _numbers(metrics, 2 * bins.number), bins)
+    return Released.with_scores(rows, value, sigma, _numbers(metrics, bins.shape), bins)
 
 
-def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Evaluation:
+def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: ScoreBins) -> Evaluation:
     loss, correct = _metric(reply, "loss"), metrics.get("correct")
     if "sigma" in metrics:
         raise ReplyError("the reply has noise, and this run has no privacy")
@@ -149,31 +148,29 @@ def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: Bins) -> Eval
 
 def _errors(metrics: ConfigRecord) -> Errors:
     """The sums of a regression's errors in a reply."""
-    found = Errors(*_numbers(metrics, len(Errors._fields), "errors").tolist())
+    found = Errors(*_numbers(metrics, (len(Errors._fields),), "errors").tolist())
     if min(found.absolute, found.squared, found.squares) < 0:
         raise ReplyError("sums of errors must not be negative")
     return found
 
 
-def _table(metrics: ConfigRecord, rows: int, bins: Bins) -> ScoreTable:
+def _table(metrics: ConfigRecord, rows: int, bins: ScoreBins) -> Counted:
     """The table without noise in a reply; ReplyError unless it is one of so many rows."""
-    cells = _numbers(metrics, 4 * bins.number).reshape(4, bins.number)
-    counts = cells[:2]
-    whole = bool((counts == counts.round()).all()) and counts.sum() == rows
-    if cells.min() < 0 or not whole or (cells[2:] > counts.sum(0) * (1 + _ROUNDING)).any():
+    table = bins.exact(_numbers(metrics, bins.exact_shape), rows)
+    if table is None:
         raise ReplyError(f"the counts by bin are not those of {rows} rows")
-    return ScoreTable(cells, bins.edges)
+    return table
 
 
-def _numbers(metrics: ConfigRecord, size: int, name: str = "scores") -> Array:
-    """The numbers (size,) in a metric of a reply; ReplyError if there are others."""
-    content = metrics.get(name)
+def _numbers(metrics: ConfigRecord, shape: tuple[int, ...], name: str = "scores") -> Array:
+    """The numbers in a metric of a reply, in this shape; ReplyError if there are others."""
+    content, size = metrics.get(name), math.prod(shape)
     if not isinstance(content, bytes) or len(content) != 8 * size:
         raise ReplyError(f"its {name} must be {size} doubles; has the client the same number of bins?")
     numbers = np.frombuffer(content, "<f8").astype(np.float64)
     if not np.isfinite(numbers).all():
         raise ReplyError(f"its {name} must be finite numbers")
-    return numbers
+    return numbers.reshape(shape)
 
 
 def _metric(reply: Message, name: str) -> object:

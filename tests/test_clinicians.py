@@ -16,6 +16,8 @@ from documents import ROOT, cells, tables
 from pages import Page, command
 
 import twinflower
+from twinflower.models.time_scores import TimeTable
+from twinflower.simulation.results.reading import read_scores
 
 # The last part of the page needs data that are not in the repository.
 _, HOSPITALS, SURVIVAL, _ = (ROOT / "docs" / "clinicians.md").read_text(encoding="utf-8").split("\n## ")
@@ -161,6 +163,13 @@ def test_the_table_of_hazard_ratios(folder):
             assert math.exp(own.low) < value < math.exp(own.high)
         for cell, own in zip(told[2:], found[2:], strict=True):
             holds(cell, own.odds_ratio)
+
+
+def test_the_table_of_areas(folder):
+    areas = TimeTable.together(read_scores(folder / "survival" / "runs" / "cox").values()).areas
+    ((_, *told),) = TABLES["area at a time"]
+    for cell, own in zip(told, areas, strict=True):
+        holds(cell, *own)
 
 
 def test_the_table_of_concordance(folder):

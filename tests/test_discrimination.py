@@ -93,9 +93,9 @@ def test_bins_around_a_centre_are_those_around_0_moved_and_stretched_but_for_one
 
 def test_bins_around_reference_rows_have_their_mean_and_a_share_of_their_deviation():
     odds = np.array([1.0, 3.0, np.inf, np.nan])
-    assert Bins.around(8, odds) == Bins(8, 2.0, 0.6)
-    assert Bins.around(8, np.array([np.nan])) == Bins(8)
-    assert Bins.around(8, np.full(3, 5.0)).valid
+    assert Bins(8).around(odds) == Bins(8, 2.0, 0.6)
+    assert Bins(8).around(np.array([np.nan])) == Bins(8)
+    assert Bins(8).around(np.full(3, 5.0)).valid
 
 
 def test_every_row_is_in_one_cell_and_one_half_is_not_positive():
@@ -110,7 +110,7 @@ def test_a_hundred_bins_give_the_area_to_a_hundredth(shift, base, shrunk):
     """Good and poor models, one of a rare outcome whose scores are all small, and all of them far too cautious."""
     odds, labels = drawn(20_000, shift, base)
     exact = roc_auc_score(labels, odds)
-    bins = Bins.around(100, shrunk * (base + 1.0 + 3.0 * np.random.default_rng(1).normal(size=500)))
+    bins = Bins(100).around(shrunk * (base + 1.0 + 3.0 * np.random.default_rng(1).normal(size=500)))
     assert_allclose(ranked(odds, labels).value, exact, rtol=1e-12)
     assert abs(bins.table(shrunk * odds, labels).auc.value - exact) < 0.002
 
@@ -211,7 +211,7 @@ NARROW = ("no noise",)  # cases in which ties in bins widen the interval by less
 def bins_of(number, base, reference):
     """The bins for a model whose log odds on reference rows have this mean, beyond `base`, and this deviation."""
     mean, spread = reference
-    return Bins.around(number, base + mean + spread * norm.ppf((np.arange(500) + 0.5) / 500))
+    return Bins(number).around(base + mean + spread * norm.ppf((np.arange(500) + 0.5) / 500))
 
 
 def counted(rng, count, shift, spread, base, edges):
@@ -301,13 +301,13 @@ def swapped(places):
 @pytest.mark.parametrize("bins", [2, 40])
 def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit, places, bins, tmp_path):
     """Two sites that differ in these records are asked the same, with the same noise, and charged the same."""
-    plan = CountPlan((3,), np.array([4]), 0.7, unit, bins=bins)
+    plan = CountPlan((3,), np.array([4]), 0.7, unit, bins=BINS_OF[bins])
     worst = [[0, 3], [1, 1]] if unit is not ONE_RECORD else None
     found = []
     for number, rows in enumerate((ROWS, swapped(places))):
         ledger = FileLedger(tmp_path / f"{number}.ledger", "data", 1e3, 1e-4)
         guard = Guard(Bounds(1.0, 1.0), plan.multiplier, Budget(1e3), ledger, evaluation_draws(0, 0), run="1")
-        mine = PrivateEvaluation(guard, plan.release(0), rounds=plan.rounds, bins=bins)
+        mine = PrivateEvaluation(guard, plan.release(0), rounds=plan.rounds, bins=BINS_OF[bins])
         store = ContextStore(RecordDict())
         _, _, metrics = mine.reply(OBJECTIVE, X, rows, 3, "1", store, BINS_OF[bins])
         released = store.last("1").arrays["values"]
@@ -324,7 +324,7 @@ def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit, place
 
 def test_a_group_that_moves_together_attains_its_charge():
     """Two records of the same kind, replaced by two of another kind."""
-    plan = CountPlan((3,), np.array([2]), 0.7, Unit("group", 2), bins=20)
+    plan = CountPlan((3,), np.array([2]), 0.7, Unit("group", 2), bins=BINS_OF[20])
     pair = [Batch(np.tile([end, 0.0], (2, 1)), np.array([1, 1])) for end in (-1.0, 1.0)]
     moved = np.subtract(*(summed(OBJECTIVE, X, rows, bins=BINS_OF[20]) for rows in pair))
     assert_allclose((np.linalg.norm(moved) / plan.noise(0)) ** 2, 0.49)
@@ -349,7 +349,7 @@ def test_no_replacement_of_a_record_moves_a_release_by_more_than_2():
 
 
 def test_the_sum_has_half_of_the_cost_and_the_noise_that_the_plan_states():
-    plain, both = (CountPlan((1, 2), np.array([9]), 0.7, ONE_RECORD, bins=bins) for bins in (0, 10))
+    plain, both = (CountPlan((1, 2), np.array([9]), 0.7, ONE_RECORD, bins=Bins(bins)) for bins in (0, 10))
     assert plain.multiplier == both.multiplier
     assert_allclose(both.sigma(0), math.sqrt(2) * plain.sigma(0))
     assert_allclose(both.noise(0), 2 * plain.noise(0))
@@ -514,8 +514,7 @@ def test_a_site_with_other_counts_is_left_out_of_the_evaluation_only(keys, fault
 @pytest.mark.parametrize(
     ("keys", "why"),
     [
-        ({"data.name": "digits"}, "predicted probability of the second of two classes; this data set has 10"),
-        ({"data.name": "linear", "objective.name": "huber"}, "this data set has none: set it to 0"),
+        ({"data.name": "linear", "objective.name": "huber"}, "this data set has neither: set it to 0"),
         ({"evaluation.held-out": 0.0}, "bins needs evaluation.held-out above 0"),
         ({"evaluation.bins": 7}, "0 or an even number from 2 to 1000"),
     ],

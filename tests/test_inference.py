@@ -18,7 +18,7 @@ from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.models.coefficients import Coefficient
-from twinflower.models.inference import infer
+from twinflower.models.inference import _largest_step, infer
 from twinflower.models.information import Information, packed_size
 from twinflower.models.model import inferred
 from twinflower.problems.discrete_cox import CoxObjective
@@ -312,6 +312,16 @@ def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
         "standard errors and the estimate of (intercept) (1) is 1.9 in log odds from the maximum of" in remark
     )
     assert "train for more rounds" in remark
+
+
+def test_the_step_size_that_is_named_is_that_of_the_largest_curvature():
+    """With which gradient descent reaches the maximum of a quadratic, and with twice of which it does not."""
+    matrix = np.array([[9.0, 1.0, 0.0], [1.0, 4.0, 0.5], [0.0, 0.5, 2.0]]) * 100
+    step = _largest_step(Information(400, 0.0, 1.0, np.ones(3), matrix, np.zeros((3, 3))))
+    shrinking, growing = (
+        np.abs(np.linalg.eigvalsh(np.eye(3) - k * step * matrix / 400)).max() for k in (1, 2.01)
+    )
+    assert shrinking < 1 < growing
 
 
 def test_columns_that_never_vary_are_not_determined_and_the_others_are(tmp_path):

@@ -3,18 +3,27 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from sklearn.linear_model import enet_path
+from site_files import two_classes
+from sklearn.linear_model import ElasticNet, LogisticRegression, enet_path
 from typer.testing import CliRunner
 
 from twinflower.errors import SettingError
+from twinflower.known_objectives import make_model
 from twinflower.problems.central import minimise
-from twinflower.problems.regularisers import L1
+from twinflower.problems.regularisers import L1, on_part
 from twinflower.simulation import cli
 from twinflower.simulation.results.reading import read_config, read_path
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.toml import to_tables
-from twinflower.simulation.tuning.penalty_path import Plan, Point, choices, entry_names, path
+from twinflower.simulation.tuning.penalty_path import (
+    Plan,
+    Point,
+    choices,
+    entry_names,
+    free_intercept,
+    path,
+)
 from twinflower.simulation.tuning.validation import folds
 
 KEYS = {
@@ -22,12 +31,15 @@ KEYS = {
     "data.name": "linear", "data.bias": False, "clients.count": 3, "clients.weighting": "rows",
     "objective.name": "least-squares", "regulariser.name": "l1",
 }  # fmt: skip
+AFFINE = {"data.bias": True, "data.row-norm": 0.0, "fedavg.step-size": 0.1, "rounds": 2000}
 NET = {"regulariser.name": "elastic-net", "regulariser.l1": 0.03, "regulariser.l2": 0.01}
 PRIVATE = {
     "algorithm": "isrl-dp", "rounds": 12, "data.name": "breast-cancer", "clients.count": 3,
     "objective.name": "logistic", "regulariser.name": "l1", "privacy.mode": "gradient",
     "privacy.epsilon": 8.0, "privacy.tune-share": 0.5,
 }  # fmt: skip
+OLD = getattr(LogisticRegression(), "penalty", "") == "l2"  # scikit-learn before 1.8
+LASSO = {"l1_ratio": 1.0} | ({"penalty": "elasticnet"} if OLD else {})
 SHORT = Plan(weights=5, ratio=0.05, folds=3)
 
 
@@ -53,6 +65,57 @@ def test_the_path_is_that_of_scikit_learn_on_pooled_rows(net):
     )  # fmt: skip
     assert_allclose([own.x for own in points], known.T, atol=1e-6)
     assert len({np.count_nonzero(own.x) for own in points}) > 2
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.75])
+def test_with_a_free_intercept_the_path_is_that_of_scikit_learn(ratio):
+    config = free_intercept(parse(KEYS | AFFINE | (NET if ratio < 1 else {})))
+    points = path(config, SHORT, silent)
+    rows = prepare(config).central._training
+    for own in points:
+        known = ElasticNet(alpha=own.weight / ratio, l1_ratio=ratio, tol=1e-14, max_iter=100_000)
+        known.fit(rows.features[:, :-1], rows.labels)
+        assert_allclose(own.x, [*known.coef_, known.intercept_], atol=1e-6)
+    assert points[0].x[-1] and not points[0].x[:-1].any()
+    below, *_ = path(config, SHORT._replace(weights=2, largest=points[0].weight * 0.9999), silent)
+    assert np.count_nonzero(below.x[:-1]) == 1
+
+
+def test_with_a_free_intercept_a_logistic_path_is_that_of_scikit_learn(tmp_path):
+    rounds = {"rounds": 1500, "fedavg.step-size": 8.0, "clients.weighting": "rows", "regulariser.name": "l1"}
+    config = free_intercept(parse(two_classes(tmp_path) | rounds))
+    points = path(config, SHORT._replace(weights=4, ratio=0.1), silent)
+    rows = prepare(config).central._training
+    one = rows.features[0, -1]  # the column of ones, scaled as all are
+    share = rows.labels.mean()
+    assert_allclose(points[0].x * one, [0, 0, np.log(share / (1 - share))], atol=1e-6)
+    for own in points[1:]:
+        inverse = 1 / (len(rows.labels) * own.weight)
+        known = LogisticRegression(**LASSO, C=inverse, solver="saga", tol=1e-12, max_iter=100_000)
+        known.fit(rows.features[:, :-1], rows.labels)
+        assert_allclose(own.x * [1.0, 1.0, one], [*known.coef_[0], *known.intercept_], atol=1e-6)
+
+
+def test_the_baseline_of_survival_is_free_too():
+    model = make_model("discrete-cox", 3, 0, intervals="1, 2")
+    h = on_part(L1(1.0), model.columns(True))
+    assert_array_equal(h.prox(np.full(5, 0.5), 1.0), [0, 0, 0.5, 0.5, 0.5])
+    matrix = on_part(L1(1.0), make_model("softmax", 3, 2).columns(True))
+    assert_array_equal(matrix.prox(np.full(6, 0.5), 1.0), [0, 0, 0.5, 0, 0, 0.5])
+    assert_allclose(matrix.prox(np.full(6, 0.5), np.linspace(0, 0.5, 6)), [0.5, 0.4, 0.5, 0.2, 0.1, 0.5])
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"data.name": "digits", "objective.name": "swish-network", "objective.hidden-units": 4},
+        {"regulariser.name": "selected", "regulariser.entries": "0"},
+    ],
+)
+def test_what_has_no_intercept_to_leave_free(keys):
+    with pytest.raises(SettingError, match="regulariser.intercept = false needs a linear model") as refused:
+        prepare(parse(KEYS | keys | {"regulariser.intercept": False}))
+    assert "\n" not in str(refused.value)
 
 
 def test_the_first_weight_is_the_smallest_at_which_the_model_is_zero():
@@ -169,3 +232,57 @@ def test_every_entry_of_a_model_has_a_name():
         setup = prepare(parse(KEYS | keys))
         names = entry_names(setup)
         assert len(names) == len(set(names)) == setup.objective.d
+
+
+def stop(*_, **__):
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("checkpoints", [0, 5])
+def test_a_path_and_a_refit_that_are_interrupted_say_what_is_kept_and_how_to_go_on(
+    checkpoints, tmp_path, monkeypatch
+):
+    file, folder = tmp_path / "lasso.toml", tmp_path / "run"
+    file.write_text(to_tables(KEYS | AFFINE | {"rounds": 10, "output.checkpoint-every": checkpoints}))
+    command = ["path", str(file), "--weights", "3", "--folds", "2", "--out", str(folder)]
+    with monkeypatch.context() as patch:
+        patch.setattr("twinflower.simulation.tuning.penalty_path.path", stop)
+        ended = CliRunner().invoke(cli.app, command)
+    assert ended.exit_code == 130 and not folder.exists()
+    assert (
+        ended.stderr
+        == "error: interrupted; nothing is kept of a path that has not ended: give the command again\n"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr("twinflower.simulation.running.run", stop)
+        ended = CliRunner().invoke(cli.app, command)
+    how = (
+        f"twinflower run --resume {folder}"
+        if checkpoints
+        else f"twinflower run {file} --set regulariser.weight="
+    )
+    assert ended.exit_code == 130 and how in ended.stderr
+    assert f"the path is in {folder / 'path.csv'}" in ended.stderr and ended.stderr.count("\n") == 1
+    CliRunner().invoke(cli.app, [*command[:-1], str(tmp_path / "done")])
+    monkeypatch.setattr("twinflower.simulation.running.run", stop)
+    ended = CliRunner().invoke(cli.app, ["refit", str(tmp_path / "done"), "--out", str(tmp_path / "again")])
+    how = (
+        f"twinflower run --resume {tmp_path / 'again'}"
+        if checkpoints
+        else "the same command and another --out"
+    )
+    assert ended.exit_code == 130 and how in ended.stderr
+    assert ended.stderr.endswith(f"{tmp_path / 'done'} stays as it was\n")
+
+
+@pytest.mark.parametrize("keys", [{"objective.name": "absolute"}, {"objective.nonconvex": 0.1}])
+def test_an_intercept_that_cannot_be_found_alone_is_penalised(keys):
+    config = free_intercept(parse(KEYS | keys | {"data.bias": True, "rounds": 3}))
+    assert config.regulariser.intercept and len(path(config, SHORT, silent)) == 5
+
+
+def test_a_private_path_has_a_free_intercept():
+    config = free_intercept(parse(PRIVATE))
+    assert not config.regulariser.intercept
+    assert len(path(config, Plan(weights=3, ratio=0.1, largest=0.01, folds=4), silent)) == 3

@@ -10,8 +10,9 @@ from hypothesis.extra.numpy import arrays
 from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.errors import SettingError
+from twinflower.problems.interfaces import Part
 from twinflower.problems.penalties import REGULARISERS, make_regulariser
-from twinflower.problems.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
+from twinflower.problems.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero, on_part
 from twinflower.settings import settings_of
 
 D, ROWS = 6, 2
@@ -26,6 +27,7 @@ NUMBERS = {
     "radius": 1.1,
     "entries": "4, 1",
     "parameters": "",
+    "intercept": True,
 }
 EVERY = {
     name: make_regulariser(name, ROWS, **{key: NUMBERS[key] for key in settings_of(entry)})
@@ -33,6 +35,7 @@ EVERY = {
 } | {
     "box of its own per entry": Box(LOWER, UPPER),
     "weights and box per entry": WeightedL1Box(WEIGHTS, LOWER, UPPER),
+    "l1 on a part": on_part(L1(0.3), [Part((0, 2), 1), Part((4, 6), 1)]),
 }
 
 every_regulariser = pytest.mark.parametrize("h", EVERY.values(), ids=EVERY)
@@ -199,7 +202,7 @@ def test_bad_numbers_are_refused(name, key, bad):
 
 def test_a_number_of_another_regulariser_is_refused():
     with pytest.raises(
-        SettingError, match="regulariser ball has no setting 'weight'; known: parameters, radius"
+        SettingError, match="regulariser ball has no setting 'weight'; known: intercept, parameters, radius"
     ):
         make_regulariser("ball", weight=0.1)
 

@@ -1,7 +1,9 @@
 """Cox's partial likelihood, stratified by site: derivatives, padded rows, and the estimates of statsmodels."""
 
 import numpy as np
+import pandas
 import pytest
+from lifelines import CoxPHFitter
 from numpy.testing import assert_allclose
 from site_files import three_sites
 from statsmodels.duration.hazard_regression import PHReg
@@ -101,18 +103,36 @@ def test_padded_clients_are_those_alone(ties):
             assert_allclose(one[place], other, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("ties", TIES)
-def test_the_maximum_and_its_errors_are_those_of_statsmodels(ties):
-    sites, own = [persons(seed, 120) for seed in range(3)], model(ties)
-    x = np.zeros(3)
-    for _ in range(30):  # Newton
+def maximum(sites, ties):
+    """The maximum of the likelihood by Newton's method, and the standard errors there."""
+    x, own = np.zeros(3), model(ties)
+    for _ in range(30):
         found = Information.together([Information.of(own, x, rows) for rows in sites])
         x = x - np.linalg.solve(found.matrix, found.gradient)
+    return x, np.sqrt(np.diag(np.linalg.inv(found.matrix)))
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_the_maximum_and_its_errors_are_those_of_statsmodels(ties):
+    sites = [persons(seed, 120) for seed in range(3)]
+    x, errors = maximum(sites, ties)
     features, labels = (np.concatenate([rows[part] for rows in sites]) for part in (0, 1))
     times, events = unsigned(labels)
     known = PHReg(times, features, status=events, strata=np.repeat(np.arange(3), 120), ties=ties).fit()
     assert_allclose(x, known.params, rtol=1e-10)
-    assert_allclose(np.sqrt(np.diag(np.linalg.inv(found.matrix))), known.bse, rtol=1e-10)
+    assert_allclose(errors, known.bse, rtol=1e-10)
+
+
+def test_the_maximum_and_its_errors_are_those_of_lifelines_which_has_ties_by_efron():
+    sites = [persons(seed, 120) for seed in range(3)]
+    times, events = unsigned(np.concatenate([own.labels for own in sites]))
+    table = pandas.DataFrame(np.concatenate([own.features for own in sites]), columns=["a", "b", "c"])
+    table = table.assign(time=times, event=events, site=np.repeat(np.arange(3), 120))
+    fit = {"precision": 1e-12, "r_precision": 1e-14}
+    known = CoxPHFitter().fit(table, "time", "event", strata=["site"], fit_options=fit)
+    x, errors = maximum(sites, "efron")
+    assert_allclose(x, known.params_, rtol=1e-8, atol=1e-10)
+    assert_allclose(errors, known.standard_errors_, rtol=1e-8)
 
 
 def test_a_site_without_events_says_nothing():

@@ -18,6 +18,7 @@ from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.assessment import assess
 from twinflower.models.brier import integrated_brier
+from twinflower.models.time_auc import areas
 from twinflower.models.trained import load, predictions
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
@@ -343,13 +344,20 @@ def test_a_model_is_measured_by_its_concordance(trained_run):
     model, test = load(folder), folder.parent / "test.csv"
     features = model.inputs.features({"age": [30.0], "frail": ["no"]})
     assert_allclose(features @ model.x[:4] + model.x[4], model.predict({"age": [30.0], "frail": ["no"]}))
-    found = {row.name: row.value for row in assess(model, test).measures}
+    measured = assess(model, test)
+    found = {row.name: row.value for row in measured.measures}
     labels = read_rows(test, model.inputs.schema)[1]
     wanted = concordance(model.predict(test), *unsigned(labels)).share
     brier = integrated_brier(model.predict_survival(test), model.times, *unsigned(labels))
+    times = 500, 1000, 1500
+    early = [own.value for own in areas(model.predict(test), times, *unsigned(labels))]
+    assert np.isnan(found.pop("area under the ROC curve at 2000"))
+    assert measured.remarks == [
+        "There is no area under the ROC curve at 2000: nobody was observed beyond it."
+    ]
     assert found == {
         "rows": 100, "events": (labels > 0).sum(), "concordance index": wanted, "integrated Brier score": brier,
-    }  # fmt: skip
+    } | {f"area under the ROC curve at {time}": own for time, own in zip(times, early, strict=True)}  # fmt: skip
     assert 0 < brier < 0.25
     assert model.score(test) == wanted == result.rows[-1]["test_accuracy"]
     assert wanted > 0.6

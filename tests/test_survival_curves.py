@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from lifelines import KaplanMeierFitter, NelsonAalenFitter
 from numpy.testing import assert_allclose, assert_array_equal
 from statsmodels.duration.survfunc import SurvfuncRight
 
@@ -41,6 +42,19 @@ def test_a_grid_of_all_times_gives_the_estimates_of_statsmodels(step):
     assert_allclose(found.events[at], known.n_events)
     alive = known.surv_prob > 0
     assert_allclose(found.deviation[at][alive], known.surv_prob_se[alive], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("step", [1.0, 30.0])
+def test_a_grid_of_all_times_gives_the_estimates_of_lifelines(step):
+    times, events = persons(3, step=step)
+    found = table(times, events).curve()
+    survival = KaplanMeierFitter().fit(times, events).survival_function_["KM_estimate"]
+    hazard = (
+        NelsonAalenFitter(nelson_aalen_smoothing=False).fit(times, events).cumulative_hazard_["NA_estimate"]
+    )
+    for own, known in ((found.survival, survival), (found.hazard, hazard)):
+        assert_array_equal(found.time, known.index[1:])  # the first is 0
+        assert_allclose(own, known.iloc[1:], rtol=0, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")

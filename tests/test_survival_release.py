@@ -213,6 +213,7 @@ def test_the_folder_holds_the_curves(tmp_path, changes):
     write_run(result, tmp_path)
     with (tmp_path / "survival.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["client"] == "all"]
+    assert {row["site"] for row in rows} == {"all"}
     curve = SurvivalTable.together(result.setup.persons.values()).curve()
     assert_allclose([float(row["survival"]) for row in rows], curve.survival)
     assert_allclose([float(row["low"]) for row in rows], curve.low)

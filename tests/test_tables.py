@@ -206,8 +206,10 @@ def test_a_file_in_another_dialect_is_refused_and_names_the_setting(
     if other == delimiter:
         return
     path = written(tmp_path, in_dialect(TABLE, other, mark))
-    expected = f"must be separated by .*: set delimiter = {json.dumps(other)} in the schema$".replace(
-        "\\", r"\\"
+    expected = (
+        f"must be separated by .*: set delimiter = {json.dumps(other)} in the schema, or, if other ".replace(
+            "\\", r"\\"
+        )
     )
     with pytest.raises(DataError, match=expected):
         read_rows(path, parse_schema(dialect_of(delimiter, decimal) + SCHEMA))
@@ -278,11 +280,13 @@ BAD = {
     "0 rows": (TABLE.partition("\n")[0] + "\n", "has a header and no rows$"),
     "semicolons": (
         TABLE.replace(",", ";"),
-        'must be separated by commas; its header is separated by semicolons: set delimiter = ";" in the schema$',
+        'must be separated by commas; its header is separated by semicolons: set delimiter = ";" in the schema, '
+        "or, if other tables are separated by commas, save this one so, too$",
     ),
     "tabs": (
         TABLE.replace(",", "\t"),
-        'must be separated by commas; its header is separated by tabs: set delimiter = "\\\\t" in the schema$',
+        'must be separated by commas; its header is separated by tabs: set delimiter = "\\\\t" in the schema, '
+        "or, if other tables are separated by commas, save this one so, too$",
     ),
     "short row": (TABLE.replace("65,", ""), ", row 2 has 4 fields; the header has 5$"),
     "long row": (TABLE.replace("65,", "65,5,"), ", row 2 has 6 fields; the header has 5$"),

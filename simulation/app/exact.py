@@ -13,6 +13,7 @@ from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch
 
 from ..runs.agreement import counts_of
+from ..runs.score_bins import fineness, score_bins
 from ..runs.setup import Setup
 from .site import Site
 
@@ -23,7 +24,8 @@ def check_exact(setup: Setup, site: Site) -> None:
     """Raise SettingError for a run without privacy that asks for exact sums which the site's policy does not allow."""
     own = setup.config.evaluation
     if (own.bins or own.errors) and setup.held is not None:
-        _check_scores(site, own.bins, int(setup.held.sizes[site.partition_id]))
+        bins = fineness(score_bins(setup.config, setup.dataset.num_classes))
+        _check_scores(site, bins, int(setup.held.sizes[site.partition_id]))
     if own.standard_errors:
         _check_information(setup, site)
     counts = counts_of(setup, site.partition_id)

@@ -29,6 +29,13 @@ def interval(own: Share | Measure) -> str:
     return "-" if own.low != own.low or own.value != own.value else f"{own.low:.4f} to {own.high:.4f}"
 
 
+def mean_area(mean: Share, what: str) -> str:
+    """The mean area under the ROC curve over classes or times as a sentence."""
+    if mean.value != mean.value:
+        return f"There is no mean area under the ROC curve: the counts do not give one for all {what}."
+    return f"The mean area under the ROC curve over the {what} is {mean.value:.4f} (95% interval {interval(mean)})."
+
+
 def measures(found: Sequence[Measure]) -> list[tuple[str, ...]]:
     """The rows under `MEASURES`."""
     return [

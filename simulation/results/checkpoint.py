@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 
 from twinflower.clients.store import write_whole
 from twinflower.errors import DataError, DiskError, require
+from twinflower.models.class_scores import ClassTable
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.survival import SurvivalTable
+from twinflower.models.time_scores import TimeTable
 from twinflower.strategies import Round
 from twinflower.strategies.rounds import Training
 
@@ -152,13 +154,16 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
     return [arrays[f"{prefix}{place}"] for place in range(count)]
 
 
+_TABLES: dict[str, Any] = {kind.__name__: kind for kind in (ScoreTable, ClassTable, TimeTable)}
+
+
 # --- a strategy's run
 
 
 def of_strategy(
     training: Training,
     rows: list[dict[str, Any]],
-    scores: Mapping[int, ScoreTable],
+    scores: Mapping[int, Any],
     by_site: Mapping[int, float],
     persons: Mapping[int, SurvivalTable],
 ) -> Checkpoint:
@@ -180,7 +185,7 @@ def of_strategy(
 
 def to_strategy(
     checkpoint: Checkpoint, server: Any
-) -> tuple[Training, list[dict[str, Any]], dict[int, ScoreTable], dict[int, float], dict[int, SurvivalTable]]:
+) -> tuple[Training, list[dict[str, Any]], dict[int, Any], dict[int, float], dict[int, SurvivalTable]]:
     """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
     info = checkpoint.info
     require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
@@ -195,14 +200,17 @@ def to_strategy(
     return training, info["rows"], to_scores(info["scores"]), dict(info["by_site"]), persons
 
 
-def score_records(scores: Mapping[int, ScoreTable]) -> list[Any]:
+def score_records(scores: Mapping[int, Any]) -> list[Any]:
     """The clients' counts by bin as JSON-compatible values."""
-    return [[client, own.cells.tolist(), own.edges.tolist(), own.sigma] for client, own in scores.items()]
+    return [
+        [client, type(own).__name__, *(np.asarray(part).tolist() for part in own)]
+        for client, own in scores.items()
+    ]
 
 
-def to_scores(records: list[Any]) -> dict[int, ScoreTable]:
+def to_scores(records: list[Any]) -> dict[int, Any]:
     """Inverse of `score_records`."""
-    return {client: ScoreTable(np.array(cells), np.array(edges), s) for client, cells, edges, s in records}
+    return {client: _TABLES[kind](*map(np.array, arrays), sigma) for client, kind, *arrays, sigma in records}
 
 
 def to_round(stored: dict[str, Any]) -> Round:

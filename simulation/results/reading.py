@@ -12,14 +12,15 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
-from twinflower.models.discrimination import ScoreTable
+from twinflower.models.score_bins import Counted
 from twinflower.models.survival import SurvivalTable
 
 from ..settings import Value
-from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SCORES_COLUMNS, SITE_COLUMNS
+from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
 from .folder import has_ended, is_experiment
+from .scores import tables_of
 
 SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
@@ -91,17 +92,14 @@ def read_clients(folder: Path) -> list[dict[str, float | None]]:
         return [{key: float(row[key]) if row[key] else None for key in CLIENT_COLUMNS} for row in table]
 
 
-def read_scores(folder: Path) -> dict[int, ScoreTable]:
+def read_scores(folder: Path) -> dict[int, Counted]:
     """The clients' held-out rows by the bin of their score, from scores.csv; empty if it is missing.
 
     Raises SettingError if it is damaged.
     """
     path = folder / names.SCORES
     with _expecting(path, "not the scores of a run"):
-        found: dict[int, list[list[float]]] = {}
-        for row in csv.DictReader(_text(path).splitlines()):
-            found.setdefault(int(row["client"]), []).append([float(row[key]) for key in SCORES_COLUMNS[1:]])
-        return {client: _table_of(np.array(rows)) for client, rows in found.items()}
+        return tables_of(list(csv.DictReader(_text(path).splitlines())))
 
 
 def read_persons(folder: Path) -> dict[int, SurvivalTable]:
@@ -134,11 +132,6 @@ def _persons_of(edges: Array, at_risk: Array, events: Array, censored: Array, no
     return SurvivalTable(
         np.concatenate([events, censored, [beyond]]), edges, round(at_risk[0]), float(noise[0])
     )
-
-
-def _table_of(rows: Array) -> ScoreTable:
-    """The table from the rows (bins, 7) of scores.csv without the client."""
-    return ScoreTable(rows.T[2:6], np.append(rows[:, 0], rows[-1, 1]), float(rows[0, 6]))
 
 
 def read_rejections(folder: Path) -> list[tuple[int, int, str]]:

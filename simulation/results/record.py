@@ -13,8 +13,8 @@ from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
-from twinflower.models.discrimination import ScoreTable
 from twinflower.models.information import Information
+from twinflower.models.score_bins import Counted
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import NamedModel
@@ -51,7 +51,7 @@ class Recorder:
     rows: list[dict[str, Any]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
-    scores: Mapping[int, ScoreTable] = field(default_factory=dict)
+    scores: Mapping[int, Counted] = field(default_factory=dict)
     by_site: Mapping[int, float] = field(default_factory=dict)
 
     def wants(self, round_: int) -> bool:
@@ -77,7 +77,7 @@ class Recorder:
         """Record a finished round."""
         self.rounds.append(done)
 
-    def found_at_sites(self, scores: Mapping[int, ScoreTable], by_site: Mapping[int, float]) -> None:
+    def found_at_sites(self, scores: Mapping[int, Counted], by_site: Mapping[int, float]) -> None:
         """Keep the clients' counts by bin, those of an earlier round, if there are none now; and the model's scores."""
         self.scores, self.by_site = scores or self.scores, by_site
 
@@ -85,7 +85,7 @@ class Recorder:
         self,
         rows: list[dict[str, Any]],
         rounds: Iterable[Round],
-        scores: Mapping[int, ScoreTable],
+        scores: Mapping[int, Counted],
         by_site: Mapping[int, float],
     ) -> None:
         """Continue after these rows of metrics.csv and these rounds; the time since the interruption is not counted."""
@@ -205,7 +205,7 @@ class Result:
     failure: str = ""
     rounds: list[Round] = field(default_factory=list)
     points: Array | None = None
-    scores: Mapping[int, ScoreTable] = field(default_factory=dict)
+    scores: Mapping[int, Counted] = field(default_factory=dict)
     information: Information | None = None
     missing: str = ""
     by_site: Mapping[int, float] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.models.discrimination import ScoreTable
 from twinflower.models.survival import SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.strategies import Round
@@ -24,7 +23,6 @@ from ..settings.columns import (
     CLIENT_COLUMNS,
     COLUMNS,
     PATH_COLUMNS,
-    SCORES_COLUMNS,
     SURVIVAL_COLUMNS,
 )
 from ..settings.experiment import Experiment, experiment_text
@@ -33,6 +31,7 @@ from . import names
 from .checkpoint import Checkpoints
 from .files import replacing, write_text
 from .record import Result, finite, trained_model
+from .scores import tabulated
 
 _LIBRARIES = ("twinflower", "flwr", "numpy", "scipy", "scikit-learn", "ray")
 
@@ -71,9 +70,13 @@ def write_run(result: Result, folder: Path) -> Path:
     write_text(folder / names.ROUNDS, "".join(map(_line, result.rounds)))
     _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, result.clients())
     if result.scores:
-        _write_table(folder / names.SCORES, SCORES_COLUMNS, _by_bin(result.scores))
+        _write_table(folder / names.SCORES, *tabulated(result.scores))
     if result.setup.persons:
-        _write_table(folder / names.SURVIVAL, SURVIVAL_COLUMNS, _curves(result.setup.persons))
+        _write_table(
+            folder / names.SURVIVAL,
+            SURVIVAL_COLUMNS,
+            _curves(result.setup.persons, result.setup.dataset.site_names),
+        )
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(result, folder)
     write_text(folder / names.SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
@@ -87,22 +90,16 @@ def write_path(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     _write_table(folder / names.PATH, dict.fromkeys([*PATH_COLUMNS, *rows[0]]), rows)
 
 
-def _by_bin(scores: Mapping[int, ScoreTable]) -> Iterator[dict[str, Any]]:
-    """The rows of scores.csv, one for each client and bin."""
-    for client, table in scores.items():
-        for low, high, cells in zip(table.edges[:-1], table.edges[1:], table.cells.T, strict=True):
-            yield dict(zip(SCORES_COLUMNS, (client, low, high, *cells, table.sigma), strict=True))
-
-
-def _curves(persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
-    """The rows of survival.csv: the curve of all sites together, and that of each client, edge by edge."""
+def _curves(persons: Mapping[int, SurvivalTable], sites: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of survival.csv: the curve of all sites together, and that of each client, edge by edge. sites: their
+    names, empty if they have none."""
     tables = [
-        (ALL_SITES, SurvivalTable.together(persons.values())),
-        *((f"{i}", own) for i, own in persons.items()),
+        (ALL_SITES, ALL_SITES, SurvivalTable.together(persons.values())),
+        *((f"{i}", sites[i] if sites else "", own) for i, own in persons.items()),
     ]
-    for name, table in tables:
+    for client, site, table in tables:
         for row in zip(*table.curve(), strict=True):
-            yield dict(zip(SURVIVAL_COLUMNS, (name, *row, table.sigma), strict=True))
+            yield dict(zip(SURVIVAL_COLUMNS, (client, site, *row, table.sigma), strict=True))
 
 
 def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -74,7 +74,8 @@ def warnings(setup: Setup) -> list[str]:
 
 def _flat_start(setup: Setup) -> list[str]:
     """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
-    weight = {} if setup.start.any() or not setup.central.has_rows else _weight_at_zero(setup.config)
+    starts = setup.config.regulariser.intercept and not setup.start.any() and setup.central.has_rows
+    weight = _weight_at_zero(setup.config) if starts else {}
     slope = setup.central.slope_at_zero if weight else 0.0
     size = "" if setup.plan else f", {slope:.3g}"  # an exact function of the records
     return [

@@ -15,6 +15,7 @@ from twinflower.problems.batches import Shards
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch, Model
 from twinflower.problems.objectives import majority_baseline
+from twinflower.problems.regularisers import OnPart, Support
 from twinflower.problems.stratified_cox import StratifiedCox
 
 
@@ -117,6 +118,16 @@ class Central:
         """The largest slope of F at x = 0, on all rows."""
         zero = np.zeros(self.objective.d)
         return float(np.abs(self._mean(lambda rows: self.objective.grad(zero, rows))).max())
+
+    def zero(self) -> tuple[Array, float]:
+        """The point (d,) whose penalised entries are 0 and whose others, if there are any (`OnPart`), are optimal; and
+        the largest slope of F there in a penalised entry, the smallest l1 weight at which this point is a solution."""
+        h, zero = self.method.regulariser, np.zeros(self.objective.d)
+        if not isinstance(h, OnPart):
+            return zero, self.slope_at_zero
+        free = np.flatnonzero(h.filled(np.ones_like(zero), h.part(zero)))
+        x = minimise(self.objective, Support(tuple(free.tolist())), self._training, zero)
+        return x, float(np.abs(h.part(self._mean(lambda rows: self.objective.grad(x, rows)))).max())
 
     def baseline(self) -> float | None:
         """The test accuracy of always predicting the most frequent class; None for a regression."""

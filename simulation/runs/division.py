@@ -14,9 +14,10 @@ from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import require
-from twinflower.known_objectives import PROBABILISTIC, SURVIVAL
+from twinflower.known_objectives import SURVIVAL
 
 from ..settings import Config
+from .score_bins import check_bins
 
 
 def load_rows(config: Config, deferred: bool) -> Dataset:
@@ -101,21 +102,7 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         "false",
     )
     if config.evaluation.bins:
-        _check_bins(config.objective.name, data.num_classes)
-
-
-def _check_bins(objective: str, num_classes: int) -> None:
-    """Raise SettingError for a model whose scores cannot be counted by class and bin."""
-    require(
-        num_classes == 2,
-        "evaluation.bins counts the predicted probability of the second of two classes; this data set has "
-        f"{num_classes or 'none'}: set it to 0",
-    )
-    require(
-        objective in PROBABILISTIC,
-        f"evaluation.bins needs predicted probabilities: set objective.name to {' or '.join(PROBABILISTIC[:2])}; got "
-        f"{objective}",
-    )
+        check_bins(config, data.num_classes)
 
 
 def share_for_counts(config: Config, data: Dataset) -> float:

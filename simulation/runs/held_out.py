@@ -12,11 +12,9 @@ from twinflower.algorithms.abilities import PersonalModels
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
 from twinflower.data.columns import Target
-from twinflower.models.discrimination import Bins, ScoreTable, log_odds
 from twinflower.models.evaluation import (
     COLUMNS,
     ERROR_COLUMNS,
-    NO_BINS,
     OWN_MODEL,
     SCORE_COLUMNS,
     Evaluation,
@@ -28,11 +26,14 @@ from twinflower.models.evaluation import (
     private_columns,
 )
 from twinflower.models.intervals import LEVEL, share_interval
+from twinflower.models.score_bins import Counted, ScoreBins
+from twinflower.models.time_scores import TimeBins
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
 
 from .rows import held_rows
+from .score_bins import score_bins
 from .setup import Setup
 
 
@@ -75,10 +76,10 @@ def _unit(setup: Setup) -> float:
     return label.range.half if isinstance(label, Target) else 1.0
 
 
-def bins(setup: Setup, x: Array) -> Bins:
+def bins(setup: Setup, x: Array) -> ScoreBins:
     """The bins in which clients count the scores of the model x (d,), which follow from public reference rows."""
-    count = setup.config.evaluation.bins
-    return Bins.around(count, log_odds(setup.objective, x, setup.reference_rows)) if count else NO_BINS
+    own = score_bins(setup.config, setup.dataset.num_classes)
+    return own.around(own.scores(setup.objective, x, setup.reference_rows)) if own.number else own
 
 
 class Found(NamedTuple):
@@ -86,7 +87,7 @@ class Found(NamedTuple):
     the score on every client's rows."""
 
     columns: Mapping[str, float]
-    scores: Mapping[int, ScoreTable]
+    scores: Mapping[int, Counted]
     by_site: Mapping[int, float]
 
 
@@ -110,17 +111,17 @@ def simulated(setup: Setup, x: Array, round_: int, personal: Array | None = None
     return Found(row(setup, estimated(list(noisy.values()), plan.bound), {}), _scores(noisy), {})
 
 
-def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[int, ScoreTable]:
+def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[int, Counted]:
     return {client: site.scores for client, site in sites.items() if site.scores is not None}
 
 
-def _exact(setup: Setup, x: Array, client: int, places: Bins) -> Evaluation:
+def _exact(setup: Setup, x: Array, client: int, places: ScoreBins) -> Evaluation:
     rows = held_rows(setup, client)
     assert rows is not None
     return evaluate(setup.objective, x, rows, places, setup.config.evaluation.errors)
 
 
-def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int, places: Bins) -> Released:
+def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int, places: ScoreBins) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
     rows = held_rows(setup, client)
     assert rows is not None
@@ -172,10 +173,15 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
 
 def _by_bin(plan: CountPlan) -> str:
     """What the plan says about counts by bin; empty without them."""
-    if not plan.bins:
+    if not plan.bins.number:
         return ""
-    sigma = math.sqrt(2) * _total_sigma(plan)
-    return f"; half of the cost is for counts by class in {plan.bins} bins of the score, each with noise of {sigma:.4g}"
+    own, sigma = plan.bins, plan.bins.weight * _total_sigma(plan)
+    what = (
+        f"time in {own.number} bins of the risk"
+        if isinstance(own, TimeBins)
+        else f"class in {own.number} bins of the score"
+    )
+    return f"; half of the cost is for counts by {what}, each with noise of {sigma:.4g}"
 
 
 def share_of_budget(setup: Setup) -> str:

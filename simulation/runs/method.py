@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from twinflower.errors import require
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model, NamedModel
-from twinflower.problems.objectives import check_clipping
+from twinflower.problems.objectives import LinearModel, check_clipping
 from twinflower.problems.regularisers import Regulariser, Support, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
@@ -26,7 +26,7 @@ from ..settings import Config
 
 def build_method(config: Config, objective: Model, sizes: Index, neighbours: Neighbours) -> Algorithm:
     """The algorithm for clients with these numbers of rows (N,); SettingError if it does not fit the objective."""
-    algorithm = replace(config.method, regulariser=_regulariser(config, objective))
+    algorithm = replace(config.method, regulariser=regulariser_of(config, objective))
     algorithm = _with_info(algorithm, config, sizes, neighbours)
     if isinstance(algorithm, RestrictsObjective):
         algorithm.check(objective)
@@ -36,8 +36,9 @@ def build_method(config: Config, objective: Model, sizes: Index, neighbours: Nei
     return algorithm
 
 
-def _regulariser(config: Config, objective: Model) -> Regulariser:
-    """The regulariser h, applied to the whole point or only to the parameters named by regulariser.parameters."""
+def regulariser_of(config: Config, objective: Model) -> Regulariser:
+    """The regulariser h, applied to the whole point, or only to the parameters named by regulariser.parameters, or only
+    to the weights of the columns."""
     h = config.regulariser
     parts = objective.parts(h.parameters or "*") if isinstance(objective, NamedModel) else []
     require(
@@ -51,7 +52,14 @@ def _regulariser(config: Config, objective: Model) -> Regulariser:
         last < objective.d,
         f"regulariser.entries must be below {objective.d}, the number of entries of this model; got {last}",
     )
-    return on_part(whole, parts) if h.parameters else whole
+    if h.intercept:
+        return on_part(whole, parts) if h.parameters else whole
+    require(
+        isinstance(objective, LinearModel) and not isinstance(whole, Support),
+        "regulariser.intercept = false needs a linear model, and a regulariser other than selected, whose entries say "
+        f"what is free; got {config.objective.name} and {h.name}",
+    )
+    return on_part(whole, cast(LinearModel, objective).columns(config.data.bias))
 
 
 def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours) -> Algorithm:

@@ -19,6 +19,7 @@ from twinflower.sums.masks import Identity, simulated
 
 from . import agreement, held_out
 from .rows import all_rows, held_rows
+from .score_bins import score_bins
 from .setup import Setup
 
 
@@ -96,7 +97,12 @@ def client_of(
         held_rows(setup, number),
         counts,
         held_out.of_client(setup, number, guard),
-        ExactAnswers(own.bins, own.errors, own.standard_errors, setup.config.rounds),
+        ExactAnswers(
+            score_bins(setup.config, setup.dataset.num_classes),
+            own.errors,
+            own.standard_errors,
+            setup.config.rounds,
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from ..settings.sections import AsPublished, Private
+from .score_bins import score_bins
 
 
 def make_plan(
@@ -27,11 +28,12 @@ def make_plan(
     sizes: Index,
     for_counts: float = 0.0,
     held_out: Index | None = None,
+    num_classes: int = 0,
 ) -> Plan | None:
     """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
 
     for_counts: the share of the budget for counts before round 1, 0 if there are none. held_out (N,): how many rows the
-    clients hold out for evaluation; None if they evaluate nothing.
+    clients hold out for evaluation; None if they evaluate nothing. num_classes: of the labels.
     """
     if not isinstance(config.privacy, Private):
         return None
@@ -40,7 +42,8 @@ def make_plan(
     if held_out is None:
         return plan
     own = config.evaluation
-    return plan.with_evaluation(own.released(config.rounds), held_out, target, own.loss_bound, own.bins)
+    bins = score_bins(config, num_classes)
+    return plan.with_evaluation(own.released(config.rounds), held_out, target, own.loss_bound, bins)
 
 
 def _target(privacy: Private) -> Target:

@@ -205,7 +205,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())
     plan = make_plan(
         config, method, objective, schedule, division.sizes, share_for_counts(config, data),
-        held.sizes if held else None,
+        held.sizes if held else None, data.num_classes,
     )  # fmt: skip
     algorithm = through_sums(method, plan, schedule, division.sizes)
     start = starting_point(config, objective)

@@ -14,6 +14,7 @@ from twinflower.privacy.plan import Plan
 
 from ..results import names
 from ..runs.identity import make_key
+from ..runs.score_bins import fineness, score_bins
 from ..runs.setup import Setup, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
@@ -73,7 +74,7 @@ def _exact_answers(config: Config) -> dict[str, Value]:
     """The entries of a node config that allow what a run without privacy asks for."""
     asked = config.evaluation
     scores: dict[str, Value] = {"score-rows": 1} if asked.bins or asked.errors else {}
-    scores |= {"score-bins": asked.bins} if asked.bins else {}
+    scores |= {"score-bins": fineness(score_bins(config, 0))} if asked.bins else {}
     scores |= {"survival-rows": 1, "survival-cell": 1} if asked.survival_curve else {}
     return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 

@@ -23,8 +23,10 @@ COLUMNS = (
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
+CLASS_SCORES_COLUMNS = ("client", "class", *SCORES_COLUMNS[1:])
+TIME_SCORES_COLUMNS = ("client", "time", "low", "high", "events", "censored", "sigma")
 ALL_SITES = "all"  # in the column "client" of survival.csv
-SURVIVAL_COLUMNS = ("client", *Curve._fields, "noise")
+SURVIVAL_COLUMNS = ("client", "site", *Curve._fields, "noise")
 PATH_COLUMNS = ("weight", "error", "std_error", "rounds", "nonzeros", "choice")
 SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptimality")

@@ -34,6 +34,13 @@ def check(config: Config, stored: bool = False) -> None:
         "evaluation.survival-curve needs times of events as labels: set objective.name to "
         f"{' or '.join(SURVIVAL)}, or leave it empty; got {config.objective.name}",
     )
+    survival = config.objective.name in SURVIVAL
+    require(
+        bool(config.evaluation.auc_times) == (survival and config.evaluation.bins > 0),
+        "evaluation.auc-times and evaluation.bins belong together for a survival model, and evaluation.auc-times to no "
+        f"other: set both or neither; got '{config.evaluation.auc_times}' and {config.evaluation.bins} with objective "
+        f"{config.objective.name}",
+    )
     if config.objective.name == STRATIFIED_COX:
         _check_whole_sites(config)
     if config.evaluation.standard_errors:

@@ -9,7 +9,7 @@ algorithm, rounds, seed, start-scale, precision   top-level settings
 from dataclasses import dataclass
 from typing import Annotated
 
-from twinflower.models.discrimination import MOST_BINS
+from twinflower.models.score_bins import MOST_BINS
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.problems.discrete_cox import INTERVALS
@@ -90,11 +90,22 @@ class Evaluation:
         int,
         Setting(
             "clients count the scores of their held-out rows by class in so many bins, for the ROC curve and the "
-            "calibration; 0: none",
+            "calibration, or the risks of persons by time (evaluation.auc-times); 0: none",
             Rule(f"0 or an even number from 2 to {MOST_BINS}", lambda v: v % 2 == 0 and 0 <= v <= MOST_BINS),
             "bins",
         ),
     ] = 0
+
+    auc_times: Annotated[
+        str,
+        Setting(
+            "of a survival model with evaluation.bins, the times of areas under the ROC curve, such as 365, 1095, or "
+            "number x length; empty: none",
+            INTERVALS,
+            "that of the times",
+            numbers=True,
+        ),
+    ] = ""
 
     survival_curve: Annotated[
         str,
@@ -103,6 +114,7 @@ class Evaluation:
             "and Nelson-Aalen: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
             INTERVALS,
             "that of the times",
+            numbers=True,
         ),
     ] = ""
 

@@ -1,9 +1,10 @@
 """The path of a sparse model over the weights of its penalty, and the choice of a weight by cross-validation.
 
-The weights fall geometrically from the smallest one at which the model is 0, which is the largest slope of F at 0 (for
-the l1 norm, max_j |dF/dx_j|). At each of them a run on all rows, and one on all but each fold, start where the runs at
-the weight before have ended (warm starts: Friedman, Hastie and Tibshirani 2010, section 2.5). The error of a weight is
-the mean over the folds of the loss on the fold's rows, without penalties. Every client divides its own rows.
+The weights fall geometrically from the smallest one at which all weights of columns are 0. That is the largest slope of
+F in them (for the l1 norm, max_j |dF/dx_j|) where they are 0 and the intercept, if it is not penalised, is optimal. At
+each weight a run on all rows, and one on all but each fold, start where the runs at the weight before have ended (warm
+starts: Friedman, Hastie and Tibshirani 2010, section 2.5). The error of a weight is the mean over the folds of the loss
+on the fold's rows, without penalties. Every client divides its own rows.
 
 In a private run both would be exact functions of the records. There the largest weight is public, and the weights
 are the candidates of a charged tuning (`charged`), scored by noisy counts of correct predictions.
@@ -18,13 +19,14 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.errors import RunError, require
 from twinflower.models.coefficients import BASELINE, INTERCEPT
-from twinflower.problems.discrete_cox import DiscreteCox
+from twinflower.problems.discrete_cox import DISCRETE_COX, DiscreteCox
 from twinflower.problems.interfaces import Batch, RowLosses
-from twinflower.problems.objectives import LinearModel
+from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.problems.penalties import L1AndL2, L1Norm
 from twinflower.problems.stratified_cox import StratifiedCox
 from twinflower.settings import Value
 
+from ..runs.method import regulariser_of
 from ..runs.setup import Setup, prepare
 from ..runtimes import cohort
 from ..settings import Config
@@ -70,9 +72,18 @@ class Plan(NamedTuple):
 def settings_at(config: Config, weight: float) -> dict[str, Value]:
     """The settings of the regulariser at this weight of its l1 norm. An elastic net keeps the ratio of its weights."""
     own = config.regulariser
+    free: dict[str, Value] = {"regulariser.intercept": own.intercept}
     if isinstance(own, L1AndL2):
-        return {"regulariser.l1": weight, "regulariser.l2": weight * own.l2 / own.l1}
-    return {"regulariser.weight": weight}
+        return {"regulariser.l1": weight, "regulariser.l2": weight * own.l2 / own.l1} | free
+    return {"regulariser.weight": weight} | free
+
+
+def free_intercept(config: Config) -> Config:
+    """The settings with an intercept, or a baseline of survival, that the penalty does not see; of a linear model whose
+    intercept alone `minimise` finds."""
+    smooth = config.objective.name in (*LOSSES, DISCRETE_COX) and config.objective.name != "absolute"
+    found = smooth and not config.objective.nonconvex
+    return config.put({"regulariser.intercept": False}) if found else config
 
 
 def path(config: Config, plan: Plan, say: Say) -> list[Point]:
@@ -138,8 +149,9 @@ def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
     )
     divided = folds(setup, plan.folds)
     runs, points = [setup, *(own for own, _ in divided)], []
-    models = [np.zeros_like(setup.start)] * len(runs)
-    for weight in _weights(plan.largest or _ROUNDING * setup.central.slope_at_zero, plan).tolist():
+    start, slope = setup.central.zero()
+    models = [start.astype(setup.start.dtype)] * len(runs)
+    for weight in _weights(plan.largest or _ROUNDING * slope, plan).tolist():
         models = _trained(runs, models, settings_at(config, weight))
         losses = [_loss(setup, x, rows) for x, (_, rows) in zip(models[1:], divided, strict=True)]
         spread = float(np.std(losses, ddof=1) / np.sqrt(plan.folds))
@@ -156,15 +168,14 @@ def _trained(runs: Sequence[Setup], starts: Sequence[Array], keys: Mapping[str, 
     failed = next((own.failure for own in results if own.model is None), "")
     if failed:
         raise RunError(
-            f"no model at {', '.join(f'{key} = {value:.4g}' for key, value in keys.items())}: {failed}"
+            f"no model at {', '.join(f'{key} = {value}' for key, value in keys.items())}: {failed}"
         )
     return [cast(Array, own.model) for own in results]
 
 
 def _at(setup: Setup, start: Array, keys: Mapping[str, Value]) -> Setup:
     config = setup.config.put(keys)
-    h = config.regulariser.build(setup.objective.shapes[-1][0])
-    algorithm: Any = setup.algorithm
+    h, algorithm = regulariser_of(config, setup.objective), cast(Any, setup.algorithm)
     return replace(setup, config=config, algorithm=replace(algorithm, regulariser=h), start=start)
 
 

@@ -59,7 +59,8 @@ def read_header(file: Path, dialect: Dialect) -> list[str]:
             f"{file} must be separated by {DELIMITERS[dialect.delimiter]}; its header is separated by "
             f"{DELIMITERS[others[0]]}",
             _NOT_CSV,
-            f"set delimiter = {json.dumps(others[0])} in the schema",
+            f"set delimiter = {json.dumps(others[0])} in the schema, or, if other tables are separated by "
+            f"{DELIMITERS[dialect.delimiter]}, save this one so, too",
         )
     return header
 

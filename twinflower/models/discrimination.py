@@ -1,11 +1,7 @@
 """Discrimination and calibration of a classifier with two classes, from counts of its scores by class and by bin.
 
-The score p of a row is the predicted probability of the second class, the positive one. The bins are public. They lie
-around a centre c of the log odds with a width w: with B bins, edge k is where (log odds - c) / w is the log odds of
-(1 - cos(pi k / B)) / 2, which are equal steps of arcsin sqrt. So they are narrow near c, and there are some far away
-from it. Whoever asks for the counts chooses c and w from public numbers, so that the scores of a weak model or of a
-rare outcome do not all lie in one bin. The edge nearest to p = 1/2 is moved there. A bin holds the scores from its
-lower edge, exclusive, to its upper edge; the first one holds 0, too.
+The score p of a row is the predicted probability of the second class, the positive one; the bins are those of
+`score_bins`.
 
 From the counts follow the ROC curve and its area, the confusion matrix at every edge, the calibration curve and the
 Brier score. A pair of rows in one bin counts one half in the area, as ties do, and widens its interval. Sites count
@@ -16,27 +12,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import special
 from ..arrays import Array, Labels
-from ..errors import require
 from .intervals import Share, area, binned_area, share
+from .score_bins import ROUNDING, ScoreBins, counted, scores_of
 
-MOST_BINS = 1000
 GROUPS = 10  # of the calibration curve
-_WIDTH = 0.6  # of the bins, in standard deviations of the log odds of reference rows
-_FARTHEST = 1e6  # the largest centre and width
-
-
-@runtime_checkable
-class Scores(Protocol):
-    """An objective whose model has scores, from which probabilities follow."""
-
-    def scores(self, x: Array, features: Array) -> Array:
-        """The scores (..., b, outputs)."""
 
 
 def log_odds(objective: Any, x: Array, features: Array) -> Array:
@@ -44,52 +29,33 @@ def log_odds(objective: Any, x: Array, features: Array) -> Array:
 
     SettingError for an objective without `Scores`.
     """
-    require(isinstance(objective, Scores), "this objective has no scores that could be counted by bin")
     with np.errstate(all="ignore"):  # a diverging model
-        scores = objective.scores(x, features).astype(np.float64)
-        found = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
-    return np.nan_to_num(found, nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        scores = scores_of(objective, x, features)
+        return counted(scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0])
 
 
 @dataclass(frozen=True)
-class Bins:
-    """Public bins: their number, 0 for none, and the centre and the width in log odds."""
-
-    number: int
-    centre: float = 0.0
-    width: float = 1.0
-
-    @classmethod
-    def around(cls, number: int, reference: Array) -> "Bins":
-        """The bins for a model that has these log odds (rows,) on public reference rows."""
-        known = reference[np.isfinite(reference)]
-        if not known.size:
-            return cls(number)
-        centre, width = np.clip([known.mean(), _WIDTH * known.std()], -_FARTHEST, _FARTHEST)
-        return cls(number, float(centre), max(float(width), 1 / _FARTHEST))
+class Bins(ScoreBins):
+    """Public bins of the log odds of the second of two classes."""
 
     @property
-    def place(self) -> tuple[float, float]:
-        """Centre and width."""
-        return self.centre, self.width
+    def histograms(self) -> int:
+        """One: a row is in one count."""
+        return 1
 
     @property
-    def valid(self) -> bool:
-        """Whether centre and width are finite numbers of a size for which no edge is infinite."""
-        return abs(self.centre) <= _FARTHEST and 1 / _FARTHEST <= self.width <= _FARTHEST
+    def shape(self) -> tuple[int, ...]:
+        """(2, number)."""
+        return 2, self.number
 
     @property
-    def log_odds(self) -> Array:
-        """The edges (number + 1,) in log odds, from minus to plus infinity."""
-        steps = (1 - np.cos(np.pi * np.arange(1, self.number) / self.number)) / 2
-        inner = self.centre + self.width * special.logit(steps)
-        inner[np.abs(inner).argmin()] = 0.0
-        return np.concatenate([[-np.inf], inner, [np.inf]])
+    def exact_shape(self) -> tuple[int, ...]:
+        """(4, number)."""
+        return 4, self.number
 
-    @property
-    def edges(self) -> Array:
-        """The edges (number + 1,) as probabilities, from 0 to 1."""
-        return special.expit(self.log_odds)  # type: ignore[no-any-return]
+    def scores(self, objective: Any, x: Array, features: Array) -> Array:
+        """The log odds (b,) of rows (b, features) under the model x (d,)."""
+        return log_odds(objective, x, features)
 
     def counts(self, odds: Array, labels: Labels) -> Array:
         """The numbers of rows (2, number) with labels 0 and 1 by bin of their log odds (b,); a row is in one cell."""
@@ -101,10 +67,18 @@ class Bins:
         sums = self._sums(np.stack([scores, (scores - labels) ** 2]), odds, labels)
         return ScoreTable(np.concatenate([self.counts(odds, labels), sums.sum(1)]), self.edges)
 
+    def noisy(self, counts: Array, sigma: float) -> "ScoreTable":
+        """The table of noisy counts (2, number)."""
+        return ScoreTable.noisy(counts, self.edges, sigma)
+
+    def exact(self, cells: Array, rows: int) -> "ScoreTable | None":
+        """See `ScoreBins.exact`."""
+        table = ScoreTable(cells, self.edges)
+        return table if table.fits(rows) else None
+
     def _sums(self, weights: Array, odds: Array, labels: Labels) -> Array:
         """The sums of each of the weights (k, b) over the rows of every class and bin, (k, 2, number)."""
-        bins = np.clip(np.searchsorted(self.log_odds, odds) - 1, 0, self.number - 1)
-        places = bins + self.number * (labels == 1)
+        places = self.places(odds) + self.number * (labels == 1)
         sums = [np.bincount(places, own, 2 * self.number).astype(np.float64) for own in weights]
         return np.stack(sums).reshape(len(weights), 2, self.number)
 
@@ -163,6 +137,17 @@ class ScoreTable(NamedTuple):
     def counts(self) -> Array:
         """The numbers of negatives and of positives, (2, bins)."""
         return self.cells[:2]
+
+    def fits(self, rows: int) -> bool:
+        """Whether these can be exact numbers of so many rows."""
+        whole = bool((self.counts == self.counts.round()).all()) and self.counts.sum() == rows
+        most = self.counts.sum(0) * (1 + ROUNDING)
+        return bool(self.cells.min() >= 0 and whole and (self.cells[2:] <= most).all())
+
+    @property
+    def rows(self) -> float:
+        """The number of rows; with noise, an estimate."""
+        return float(self.counts.sum())
 
     @property
     def bins(self) -> int:

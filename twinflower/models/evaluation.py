@@ -1,15 +1,15 @@
 """Evaluation of a model at the sites, on rows that never enter training, and the weighted mean over the sites."""
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
 from ..problems.interfaces import Batch, Compares, Objective
-from .discrimination import Bins, ScoreTable, log_odds
+from .discrimination import Bins
 from .intervals import share_interval
+from .score_bins import Counted, ScoreBins
 
 COLUMNS = ("held_out_loss", "held_out_accuracy", "held_out_rows")
 INTERVAL = ("held_out_low", "held_out_high")
@@ -18,11 +18,8 @@ ERROR_COLUMNS = ("held_out_r2", "held_out_mae", "held_out_rmse")
 OWN_MODEL = "own_model_accuracy"
 """The mean over the sites of the score of each site's own model, where a method gives every site one
 (`abilities.PersonalModels`)."""
-NO_BINS = Bins(0)
+NO_BINS: ScoreBins = Bins(0)
 _ROUNDING = 1e-12  # of a sum of squares, relative
-COUNT_WEIGHT = math.sqrt(2)
-"""By which a sum is multiplied that is released together with counts by bin. Replacing a record moves the counts by at
-most sqrt 2, and now the sum as well: each takes half of what the release costs."""
 
 
 class Errors(NamedTuple):
@@ -52,7 +49,7 @@ class Evaluation(NamedTuple):
     rows: int
     loss: float
     correct: float
-    scores: ScoreTable | None = None
+    scores: Counted | None = None
     errors: Errors | None = None
 
 
@@ -66,31 +63,30 @@ class Released(NamedTuple):
     rows: int
     value: float
     sigma: float
-    scores: ScoreTable | None = None
+    scores: Counted | None = None
 
     @classmethod
-    def of(cls, values: Array, rows: int, sigma: float, bins: Bins) -> "Released":
+    def of(cls, values: Array, rows: int, sigma: float, bins: ScoreBins) -> "Released":
         """What the values of `privacy.counts.summed` say, whose noise has this deviation."""
         if not bins.number:
             return cls(rows, float(values[0]), sigma)
-        return cls.with_scores(rows, float(values[0]) / COUNT_WEIGHT, sigma / COUNT_WEIGHT, values[1:], bins)
+        return cls.with_scores(rows, float(values[0]) / bins.weight, sigma / bins.weight, values[1:], bins)
 
     @classmethod
-    def with_scores(cls, rows: int, value: float, sigma: float, counts: Array, bins: Bins) -> "Released":
-        """A sum that was released together with counts by bin, negatives first (2 bins.number,)."""
-        table = ScoreTable.noisy(counts.reshape(2, bins.number), bins.edges, sigma * COUNT_WEIGHT)
-        return cls(rows, value, sigma, table)
+    def with_scores(cls, rows: int, value: float, sigma: float, counts: Array, bins: ScoreBins) -> "Released":
+        """A sum that was released together with counts by bin of all cells (number,)."""
+        return cls(rows, value, sigma, bins.noisy(counts.reshape(bins.shape), sigma * bins.weight))
 
 
 def evaluate(
-    objective: Objective, x: Array, rows: Batch, bins: Bins = NO_BINS, errors: bool = False
+    objective: Objective, x: Array, rows: Batch, bins: ScoreBins = NO_BINS, errors: bool = False
 ) -> Evaluation:
     """Evaluate the model x (d,) on a site's held-out rows, which may be none, with counts by bin if there are bins.
 
     errors: with sums of errors; the model is that of a regression.
     """
     size = len(rows.labels)
-    scores = bins.table(log_odds(objective, x, rows.features), rows.labels) if bins.number else None
+    scores = bins.table(bins.scores(objective, x, rows.features), rows.labels) if bins.number else None
     with np.errstate(all="ignore"):  # a diverging model has an infinite loss
         sums = _errors(objective, x, rows) if errors else None
         if not size:
@@ -129,12 +125,18 @@ def error_columns(sites: Sequence[Evaluation]) -> dict[str, float]:
     return dict(zip(ERROR_COLUMNS, found, strict=True))
 
 
+def together(tables: Iterable[Any]) -> Any:
+    """The rows of all of these tables, which are of one kind and at least one."""
+    first, *others = tables
+    return first.together([first, *others])
+
+
 def score_columns(sites: Sequence[Evaluation] | Sequence[Released]) -> dict[str, float]:
     """The `SCORE_COLUMNS` of all sites together; empty if they do not count by bin."""
     tables = [site.scores for site in sites if site.scores is not None]
     if not tables:
         return {}
-    table = ScoreTable.together(tables)
+    table = together(tables)
     return dict(zip(SCORE_COLUMNS, (*table.auc, table.brier), strict=True))
 
 

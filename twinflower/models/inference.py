@@ -143,13 +143,19 @@ def _remarks(
     elif far:
         texts.append(
             f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
-            "rows; if it stays so, columns may separate the classes, or a category may have no events; then the "
+            f"rows, or with a larger step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
+            "model; if it stays so, columns may separate the classes, or a category may have no events; then the "
             "maximum does not exist"
         )
         texts += [f"no interval is shown where an estimate may not exist: {_named(done, gone)}"] * bool(
             gone.any()
         )
     return texts
+
+
+def _largest_step(information: Information) -> float:
+    """1 / L, with L the largest curvature at the model of the mean over all rows."""
+    return float(information.rows / np.linalg.eigvalsh(information.matrix)[-1])
 
 
 def _at_risk(done: list[Coefficient]) -> str:

@@ -1,6 +1,7 @@
 """Confidence intervals for shares, and for the area under a ROC curve, of which only noisy counts are known."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -64,7 +65,19 @@ class Share(NamedTuple):
     high: float
 
 
-_NOTHING = Share(math.nan, 0.0, 1.0)
+NOTHING = Share(math.nan, 0.0, 1.0)
+
+
+def mean_share(parts: Sequence[Share]) -> Share:
+    """The mean of estimates, NaN if one is not known, with the means of the ends of their intervals.
+
+    The standard deviation of a mean is at most the mean of the standard deviations, whatever the correlations are, so
+    this interval is not shorter than one that knew them, if the parts' intervals are symmetric.
+    """
+    found = Share(*np.mean(parts, axis=0).tolist())
+    return NOTHING if math.isnan(found.value) else found
+
+
 CANDIDATES = np.linspace(0.0, 1.0, 10_001)
 """Candidates for a share, a probability or an area."""
 DEVIATIONS = 1.959963984540054
@@ -82,7 +95,7 @@ def share(hits: float, misses: float, sigma: float = 0.0, hit_cells: int = 1, mi
     """
     rows = hits + misses
     if rows <= _CLEAR * sigma * math.sqrt(hit_cells + miss_cells):
-        return _NOTHING
+        return NOTHING
     p = CANDIDATES
     noise = sigma**2 * ((1 - p) ** 2 * hit_cells + p**2 * miss_cells)
     return accepted(hits / rows, (rows * p * (1 - p) + noise) / rows**2)
@@ -101,11 +114,11 @@ def area(negatives: Array, positives: Array, sigma: float = 0.0) -> Share:
     """
     totals = np.array([negatives.sum(), positives.sum()])
     if totals.min() <= _CLEAR * sigma * math.sqrt(len(negatives)):
-        return _NOTHING
+        return NOTHING
     above = 1 - (np.cumsum(positives) - positives / 2) / totals[1]  # share of positives above each bin
     below = (np.cumsum(negatives) - negatives / 2) / totals[0]
     value = float(positives @ below) / float(totals[1])
-    sampling = _hanley_mcneil(CANDIDATES, *np.maximum(totals, 1.0))
+    sampling = hanley_mcneil(CANDIDATES, *np.maximum(totals, 1.0))
     return accepted(value, sampling + _area_noise(below, above, totals, sigma))
 
 
@@ -132,7 +145,7 @@ def _hidden(negatives: Array, positives: Array, sigma: float) -> float:
     return min(max(float(negatives @ positives + noise) / pairs, 0.0), 0.5) if pairs > 0 else 0.5
 
 
-def _hanley_mcneil(a: Array, m: float, n: float) -> Array:
+def hanley_mcneil(a: Array, m: float, n: float) -> Array:
     """The variance of the area, if it is a, with m negatives and n positives; symmetric in both, as in Newcombe."""
     both = (m + n) / 2
     return a * (1 - a) * (1 + (both - 1) * ((1 - a) / (2 - a) + a / (1 + a))) / (m * n)

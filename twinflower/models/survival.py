@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Labels, Mask
+from ..arrays import Array, Index, Labels, Mask
 from ..errors import require
 from ..survival_labels import comparable, unsigned
 from .intervals import CANDIDATES, DEVIATIONS, Share, accepted
@@ -51,14 +51,17 @@ class TimeGrid:
         """The number of cells, 2 T + 1."""
         return 2 * len(self.edges) + 1
 
-    def counts(self, labels: Labels) -> Array:
-        """The numbers of persons (cells,) in each cell, given their signed times (rows,): events by interval, censored
-        ones by interval, and those beyond. Any number is in one cell."""
+    def places(self, labels: Labels) -> Index:
+        """The cells, from 0, of persons with these signed times (rows,): events by interval, censored ones by interval,
+        and those beyond. Any number is in one cell."""
         times, events = unsigned(labels)
         number = len(self.edges)
         interval = np.searchsorted(comparable(np.array(self.edges), times), times)
-        places = np.where(interval < number, interval + number * ~events, 2 * number)
-        return np.bincount(places, minlength=self.cells).astype(np.float64)
+        return np.where(interval < number, interval + number * ~events, 2 * number)
+
+    def counts(self, labels: Labels) -> Array:
+        """The numbers of persons (cells,) in each cell, given their signed times (rows,); see `places`."""
+        return np.bincount(self.places(labels), minlength=self.cells).astype(np.float64)
 
 
 class Curve(NamedTuple):

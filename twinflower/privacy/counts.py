@@ -5,9 +5,11 @@ most 1, and replacing k records by at most k. With Gaussian noise of deviation s
 mu^2. The numbers of rows are public, so the accuracy on all clients' rows follows from the counts without further cost.
 The same holds if a row counts its loss, clipped to [0, bound] and divided by the bound.
 
-For two classes the rows can also be counted by class and by bin of their score (`models.discrimination`). A row is in
-one cell, so replacing a record moves these counts by at most sqrt 2, and replacing k of them by k sqrt 2. They are
-released together with the sum, which is multiplied by sqrt 2: all these numbers together move by at most 2 k.
+The rows can also be counted by class and by bin of their score (`models.discrimination`), or by time and by bin of
+their risk (`models.time_scores`). A row is in one cell of one histogram, or of each of h histograms where there is one
+for each of h > 2 classes (`models.class_scores`). So replacing a record moves at most two counts in each by 1, all of
+them by at most sqrt(2 h), and replacing k records by k sqrt(2 h). They are released together with the sum, which is
+multiplied by sqrt(2 h): all these numbers together move by at most 2 k sqrt h.
 
 Which rows are counted depends on the seed and on public numbers only. A record is therefore either trained on or
 counted. If it is trained on, it affects the counts only through what training releases, which pays for that; if it is
@@ -23,8 +25,8 @@ import numpy as np
 
 from ..arrays import Array, Index, within
 from ..errors import require
-from ..models.discrimination import Bins, log_odds
-from ..models.evaluation import COUNT_WEIGHT, NO_BINS
+from ..models.evaluation import NO_BINS
+from ..models.score_bins import ScoreBins
 from ..problems.interfaces import Batch, Objective, RowLosses
 from .release import Release
 from .unit import Unit
@@ -35,18 +37,18 @@ def correct(objective: Objective, x: Array, rows: Batch) -> Array:
     return np.array([float((objective.predict(x, rows.features) == rows.labels).sum())])
 
 
-def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0, bins: Bins = NO_BINS) -> Array:
+def summed(objective: Any, x: Array, rows: Batch, bound: float = 0.0, bins: ScoreBins = NO_BINS) -> Array:
     """The sum over the rows (1,) of numbers from 0 to 1: those of `correct`, or with a bound min(loss, bound) / bound.
 
-    With bins (1 + 2 bins.number,): the sum times `COUNT_WEIGHT`, and the numbers of negatives and of positives in every
-    bin. A loss that is not a number counts 1. Raises SettingError if a bound is given and the objective has no
-    `losses`, and if bins are given and it has no scores.
+    With bins (1 + cells,): the sum times their weight, and the counts of all cells. A loss that is not a number counts
+    1. Raises SettingError if a bound is given and the objective has no `losses`, and if bins are given and it has no
+    scores.
     """
     total = _total(objective, x, rows, bound)
     if not bins.number:
         return total
-    counts = bins.counts(log_odds(objective, x, rows.features), rows.labels)
-    return np.concatenate([COUNT_WEIGHT * total, counts.ravel()])
+    counts = bins.counts(bins.scores(objective, x, rows.features), rows.labels)
+    return np.concatenate([bins.weight * total, counts.ravel()])
 
 
 def _total(objective: Any, x: Array, rows: Batch, bound: float) -> Array:
@@ -64,9 +66,9 @@ def paid_twice(unit: Unit) -> int:
     return 1 if unit.rows == 1 else 2
 
 
-def count_release(replaced: int, touched: int = 1, bins: int = 0) -> Release:
+def count_release(replaced: int, touched: int = 1, bins: ScoreBins = NO_BINS) -> Release:
     """The release of a client's `summed` numbers, of whose rows so many are replaced together."""
-    return Release(float(replaced) * (math.hypot(COUNT_WEIGHT, math.sqrt(2)) if bins else 1.0), touched)
+    return Release(float(replaced) * (2 * math.sqrt(bins.histograms) if bins.number else 1.0), touched)
 
 
 class Accuracy(NamedTuple):
@@ -88,8 +90,7 @@ class CountPlan:
 
     rounds: after which the model is evaluated, ascending. sizes (N,): the numbers of held-out rows. mu: what all
     evaluations together cost a client that holds out rows. unit: what is protected. bound: of a clipped loss, 0 for
-    counts of correct predictions. bins: the number of
-    bins of the score, 0 for none.
+    counts of correct predictions. bins: those of the score, wherever they lie; by default none.
     """
 
     rounds: tuple[int, ...]
@@ -97,7 +98,7 @@ class CountPlan:
     mu: float
     unit: Unit
     bound: float = 0.0
-    bins: int = 0
+    bins: ScoreBins = NO_BINS
 
     @property
     def multiplier(self) -> float:
@@ -115,7 +116,7 @@ class CountPlan:
 
     def sigma(self, client: int) -> float:
         """The standard deviation of the noise in a client's count."""
-        return self.noise(client) / (COUNT_WEIGHT if self.bins else 1.0)
+        return self.noise(client) / (self.bins.weight if self.bins.number else 1.0)
 
     def costs(self, last: int | None = None) -> Array:
         """mu^2 (N,) of the evaluations up to round `last`, by default of all."""

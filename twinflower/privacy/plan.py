@@ -18,6 +18,8 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import require
+from ..models.evaluation import NO_BINS
+from ..models.score_bins import ScoreBins
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
@@ -162,7 +164,12 @@ class Plan:
         )  # fmt: skip
 
     def with_evaluation(
-        self, rounds: Sequence[int], sizes: Index, target: Target, bound: float = 0.0, bins: int = 0
+        self,
+        rounds: Sequence[int],
+        sizes: Index,
+        target: Target,
+        bound: float = 0.0,
+        bins: ScoreBins = NO_BINS,
     ) -> "Plan":
         """The plan with evaluations after these rounds on so many held-out rows (N,) of the clients.
 

@@ -49,7 +49,7 @@ from ..concordance import concordance
 from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
-from .interfaces import Batch, Bounds
+from .interfaces import Batch, Bounds, Part
 from .objectives import LinearModel, Penalties
 
 DISCRETE_COX = "discrete-cox"
@@ -202,6 +202,10 @@ class DiscreteCox(LinearModel):
         """The shape of a single row that holds beta and alpha."""
         return ((1, self.d),)
 
+    def columns(self, bias: bool) -> list[Part]:
+        """See `LinearModel.columns`."""
+        return [Part((0, self.num_features - bias), 1)]
+
     def scores(self, x: Array, features: Array) -> Array:
         """<beta, a> + alpha_k for every row and interval, (..., b, outputs)."""
         beta, alpha = x[..., : self.num_features, None], x[..., None, self.num_features :]
@@ -302,6 +306,7 @@ class CoxObjective(Penalties):
             "ends of the intervals of time, such as 365, 730, 1460, or number x length, such as 12 x 30.5",
             INTERVALS,
             "that of the times",
+            numbers=True,
         ),
     ] = ""
     link: Annotated[

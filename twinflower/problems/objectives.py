@@ -28,7 +28,7 @@ from ..arrays import Array, Labels
 from ..errors import require
 from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
-from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads, check_weights
+from .interfaces import Batch, Bounds, Model, Objective, Part, ScaledGrads, check_weights
 from .losses import (
     Absolute,
     ClassWeighted,
@@ -135,6 +135,11 @@ class LinearModel(Penalised, ScaledGrads):
     def shapes(self) -> tuple[tuple[int, int], ...]:
         """The shape of the single matrix, (outputs, num_features)."""
         return ((self.outputs, self.num_features),)
+
+    def columns(self, bias: bool) -> list[Part]:
+        """The entries that are weights of columns of the data. bias: whether the last feature is a column of ones."""
+        n = self.num_features
+        return [Part((row * n, (row + 1) * n - bias), 1) for row in range(self.outputs)]
 
     def start(self, draw: np.random.Generator) -> Array:
         """The zero point (d,)."""

@@ -19,6 +19,13 @@ class Penalty(ABC):
     parameters: Annotated[
         str, Setting("parameters of a PyTorch module that h sees, such as '*.weight, head.bias'; empty: all")
     ] = ""
+    intercept: Annotated[
+        bool,
+        Setting(
+            "of a linear model, whether h sees the weight of the column of ones and the baseline of survival like the "
+            "weights of the columns"
+        ),
+    ] = True
 
     @abstractmethod
     def build(self, rows: int) -> Regulariser:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -268,9 +268,11 @@ class OnPart:
         """inner.value of the entries in `spans`."""
         return self.inner.value(self.part(x))
 
-    def prox(self, u: Array, step: float) -> Array:
-        """inner.prox of the entries in `spans`; all other entries equal those of u."""
-        return self.filled(u.copy(), self.inner.prox(self.part(u), step))
+    def prox(self, u: Array, step: Any) -> Array:
+        """inner.prox of the entries in `spans`; all other entries equal those of u. step: a number, or, if inner is
+        `Separable`, one for each entry of u."""
+        own: Any = self.part(np.broadcast_to(step, u.shape)) if np.ndim(step) else step
+        return self.filled(u.copy(), self.inner.prox(self.part(u), own))
 
     def part(self, x: Array) -> Array:
         """The entries of x in `spans`, (..., n)."""
@@ -299,9 +301,15 @@ class FiniteOnPart(OnPart):
         return self.inner.subgradient_bound(sum(end - first for first, end in self.spans))
 
 
+@dataclass(frozen=True)
+class SeparableOnPart(FiniteOnPart, Separable):  # type: ignore[misc]
+    """`FiniteOnPart` for a regulariser that is a sum over entries, and so is one itself."""
+
+
 def on_part(regulariser: Regulariser, parts: Iterable[Part]) -> OnPart:
     """The regulariser applied only to these parameters of a model (`NamedModel.parts`)."""
     places = tuple(part.span for part in parts)
     if isinstance(regulariser, Subdifferentiable):
-        return FiniteOnPart(regulariser, places)
+        kind = SeparableOnPart if isinstance(regulariser, Separable) else FiniteOnPart
+        return kind(regulariser, places)
     return OnPart(regulariser, places)

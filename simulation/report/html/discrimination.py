@@ -7,12 +7,16 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
+from twinflower.models.class_scores import ClassTable
 from twinflower.models.discrimination import ScoreTable
+from twinflower.models.evaluation import together
+from twinflower.models.time_scores import TimeTable
 
 from ...results.reading import read_scores
 from .. import discrimination as text
 from ..series import Series
 from .charts import Chart, chart
+from .discrimination_parts import noise_of, of_classes, of_times
 from .parts import Section, Table
 
 _MOST_SITES = 40
@@ -24,14 +28,22 @@ def discrimination(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
     sites = read_scores(folder)
     if not sites:
         return []
-    table = ScoreTable.together(sites.values())
+    table = together(sites.values())
+    if isinstance(table, ClassTable):
+        return [of_classes(folder, table, sites, summary)]
+    if isinstance(table, TimeTable):
+        return [of_times(folder, table, sites, summary)]
+    return [_of_two(table, sites, summary)]
+
+
+def _of_two(table: ScoreTable, sites: Mapping[int, Any], summary: Mapping[str, Any]) -> Section:
     parts = [
         Section("Thresholds", tables=[Table(text.POINTS, text.points(table), _POINTS)]),
         Section("Calibration", tables=[Table(text.GROUPS, text.groups(table))]),
         Section("By site", tables=[_by_site(sites, summary["site_names"])]),
     ]
     charts = [_roc(table), _precision(table), _calibration(table)]
-    return [Section("Discrimination and calibration", _about(table), charts=charts, folded=parts)]
+    return Section("Discrimination and calibration", _about(table), charts=charts, folded=parts)
 
 
 _POINTS = "Positive: the predicted probability of the second class is above the threshold."
@@ -43,15 +55,10 @@ def _about(table: ScoreTable) -> list[str]:
         found = "There is no area under the ROC curve: the counts do not show rows of both classes."
     else:
         found = f"The area under the ROC curve is {area.value:.4f} (95% interval {text.interval(area)})."
-    noise = (
-        f" Every count has noise of {table.sigma:.4g}, which the intervals include; a count can be negative."
-        if table.sigma
-        else ""
-    )
     return [
         f"{found} The Brier score is {text.number(table.brier)}.",
         f"What is shown here follows from how many held-out rows of each class have a score in each of {table.bins} "
-        f"public bins, over all sites.{noise} Intervals are for independent rows.",
+        f"public bins, over all sites.{noise_of(table)} Intervals are for independent rows.",
     ]
 
 

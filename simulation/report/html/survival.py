@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
+from twinflower.errors import TwinflowerError
 from twinflower.models.intervals import LEVEL, Share
 from twinflower.models.survival import Curve, SurvivalTable
+from twinflower.models.trained import load
 
 from ...results.reading import read_persons
 from ..discrimination import number
@@ -31,10 +33,11 @@ def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
     table = SurvivalTable.together(sites.values())
     curve, names = table.curve(), summary["site_names"]
     title = "Share without the event"
-    charts = [chart(title, "time", [_line("all sites", curve)], remark=f"The band is the {_INTERVAL}.")]
+    time = time_name(folder)
+    charts = [chart(title, time, [_line("all sites", curve)], remark=f"The band is the {_INTERVAL}.")]
     folded = [Section("The numbers", tables=[_numbers(curve)])]
     if len(sites) > 1:
-        folded.append(_by_site(sites, names))
+        folded.append(_by_site(sites, names, time))
     return [Section("Survival", _about(table, curve), charts=charts, folded=folded)]
 
 
@@ -59,7 +62,16 @@ def _span(median: Share) -> str:
     return f"{median.value:.6g} ({_INTERVAL} {median.low:.6g} to {high})"
 
 
-def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None) -> Section:
+def time_name(folder: Path) -> str:
+    """The column of the times, which often says their unit; "time" for data without a schema."""
+    try:
+        schema = load(folder).inputs.schema
+    except TwinflowerError:  # no model was written
+        return "time"
+    return schema.label.column if schema else "time"
+
+
+def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None, time: str) -> Section:
     first = dict(sorted(sites.items())[:_MOST_ROWS])
     curves = {client: own.curve() for client, own in first.items()}
     labels = {client: f"{client}: {names[client]}" if names else f"{client}" for client in first}
@@ -74,14 +86,14 @@ def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None) ->
     )
     return Section(
         "Survival by site",
-        charts=[_chart_of_sites(lines, len(sites))],
+        charts=[_chart_of_sites(lines, len(sites), time)],
         tables=[Table(_SITES, rows, remark)],
     )
 
 
-def _chart_of_sites(lines: Sequence[Series], sites: int) -> Chart:
+def _chart_of_sites(lines: Sequence[Series], sites: int, time: str) -> Chart:
     remark = "" if len(lines) == sites else f"{len(lines)} of {sites} sites."
-    return chart("Share without the event", "time", lines, remark=remark)
+    return chart("Share without the event", time, lines, remark=remark)
 
 
 def _line(label: str, curve: Curve, band: bool = True) -> Series:

@@ -1,0 +1,84 @@
+"""The rows of scores.csv: the clients' held-out rows, counted by the bin of their score."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.models.class_scores import ClassTable
+from twinflower.models.discrimination import ScoreTable
+from twinflower.models.score_bins import Counted
+from twinflower.models.time_scores import TimeTable
+
+from ..settings.columns import CLASS_SCORES_COLUMNS, SCORES_COLUMNS, TIME_SCORES_COLUMNS
+
+Rows = Iterator[dict[str, Any]]
+
+
+def tabulated(scores: Mapping[int, Counted]) -> tuple[Sequence[str], Rows]:
+    """The columns and the rows of these tables by client, at least one, all of one kind."""
+    columns, rows = _FORMS[type(next(iter(scores.values())))]
+    return columns, (
+        dict(zip(columns, (client, *row), strict=True))
+        for client, table in scores.items()
+        for row in rows(table)
+    )
+
+
+def tables_of(rows: Sequence[Mapping[str, str]]) -> dict[int, Any]:
+    """Inverse of `tabulated`; KeyError or ValueError for other rows."""
+    if not rows:
+        return {}
+    read = _of_times if "time" in rows[0] else _of_classes if "class" in rows[0] else _of_two
+    columns = next(own for own in (own for own, _ in _FORMS.values()) if set(own) == rows[0].keys())
+    found: dict[int, list[list[float]]] = {}
+    for row in rows:
+        found.setdefault(int(row["client"]), []).append([float(row[key]) for key in columns[1:]])
+    return {client: read(np.array(own)) for client, own in found.items()}
+
+
+def _by_bin(table: ScoreTable) -> Iterator[tuple[float, ...]]:
+    for low, high, cells in zip(table.edges[:-1], table.edges[1:], table.cells.T, strict=True):
+        yield low, high, *cells, table.sigma
+
+
+def _by_class(table: ClassTable) -> Iterator[tuple[float, ...]]:
+    for place, own in enumerate(table.classes):
+        for row in _by_bin(own):
+            yield place, *row
+
+
+def _by_time(table: TimeTable) -> Iterator[tuple[float, ...]]:
+    """By interval of time and bin; those beyond the last time are censored in an interval without an end."""
+    number, bins = len(table.times), table.cells.shape[1]
+    events = np.vstack([table.cells[:number], np.zeros((1, bins))])
+    for time, had, lost in zip([*table.times, np.inf], events, table.cells[number:], strict=True):
+        for low, high, *counts in zip(table.edges[:-1], table.edges[1:], had, lost, strict=True):
+            yield time, low, high, *counts, table.sigma
+
+
+_FORMS: dict[Any, tuple[Sequence[str], Any]] = {
+    ScoreTable: (SCORES_COLUMNS, _by_bin),
+    ClassTable: (CLASS_SCORES_COLUMNS, _by_class),
+    TimeTable: (TIME_SCORES_COLUMNS, _by_time),
+}
+
+
+def _of_two(rows: Array) -> ScoreTable:
+    """The table from the rows (bins, 7)."""
+    return ScoreTable(rows.T[2:6], np.append(rows[:, 0], rows[-1, 1]), float(rows[0, 6]))
+
+
+def _of_classes(rows: Array) -> ClassTable:
+    """The table from the rows (classes * bins, 8)."""
+    parts = [_of_two(own[:, 1:]) for own in np.split(rows, int(rows[-1, 0]) + 1)]
+    return ClassTable(np.stack([own.cells for own in parts]), *parts[0][1:])
+
+
+def _of_times(rows: Array) -> TimeTable:
+    """The table from the rows ((T + 1) * bins, 6)."""
+    times = np.unique(rows[:, 0])
+    parts = rows.reshape(len(times), -1, 6)
+    cells = np.vstack([parts[:-1, :, 3], parts[:, :, 4]])
+    return TimeTable(cells, np.append(parts[0, :, 1], parts[0, -1, 2]), times[:-1], float(rows[0, 5]))
