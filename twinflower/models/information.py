@@ -7,7 +7,7 @@ averaged, so the sums of several sites add up. They are exact numbers about the 
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -67,6 +67,11 @@ class Information(NamedTuple):
     def packed(self) -> Array:
         """All numbers in one array, (3 + d + 2 d^2,)."""
         return np.concatenate([np.ravel(part) for part in self])
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of a file, by name."""
+        return {"information": self.packed}
 
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":

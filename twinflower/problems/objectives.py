@@ -23,6 +23,7 @@ from ..settings import Rule, Setting, at_least, check_choice, check_settings, on
 from .interfaces import Batch, Bounds, Model, Objective, ScaledGrads
 from .losses import (
     Absolute,
+    BoundedLikelihood,
     ClassWeighted,
     Huber,
     Likelihood,
@@ -43,6 +44,12 @@ LOSSES: dict[str, Loss] = {
     "absolute": Absolute(),
     "poisson": Poisson(),
 }
+
+UNBOUNDED = (
+    "intervals with privacy need a likelihood whose gradients and information matrices have public bounds, because "
+    "clipping would move the maximum: set objective.name to logistic or softmax, or to discrete-cox with "
+    "objective.link = logit"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +182,13 @@ class LinearModel(Penalised, ScaledGrads):
         """The sum of the rows' Hessians of a `Likelihood`, (d, d), given their scores (b, outputs)."""
         assert isinstance(self.loss, Likelihood)  # checked where the run is configured
         return self._sandwich(rows.features, self.loss.hessians(scores, rows.labels))
+
+    def information_bounds(self, row_norm: float) -> tuple[float, float]:
+        """A bound on the Frobenius norm of the `information` of one row of norm at most row_norm, and kappa, which
+        bounds it together with the gradient (`models.released`); SettingError if there are none."""
+        require(isinstance(self.loss, BoundedLikelihood), UNBOUNDED)
+        bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
+        return bound * row_norm**2, kappa
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
