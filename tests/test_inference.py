@@ -384,7 +384,7 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
     [
         (
             {"privacy.mode": "gradient", "privacy.epsilon": 8.0},
-            "an exact function of the records, which no budget",
+            "needs the maximum of the likelihood",
         ),
         (
             {"objective.name": "rowwise-logistic"},

@@ -8,7 +8,7 @@ from twinflower.arrays import Array
 from twinflower.clients.intervals import PrivateIntervals
 from twinflower.clients.store import StateStore
 from twinflower.models.information import Information
-from twinflower.models.newton import LEAST_CLEAR, clearness, reference_information, spanned
+from twinflower.models.newton import LEAST_CLEAR, Reference
 from twinflower.models.released import Released, Units
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, seeded
@@ -58,7 +58,7 @@ def release(setup: Setup, client: int) -> Release:
     """The release of a client after the last round, which all records that are protected together can move."""
     assert setup.plan
     moved = setup.schedule.workload(int(setup.partition.sizes[client])).replaced
-    return setup.plan.intervals_release(client, float(moved))
+    return setup.plan.release_of(setup.plan.intervals, client, float(moved))
 
 
 def sigma(setup: Setup, client: int) -> float:
@@ -99,13 +99,11 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
 
 
 def _expected(setup: Setup) -> float:
-    """`newton.clearness` if the clients' rows were like the reference rows, at the starting point and without noise."""
-    model, sizes = _model(setup), setup.partition.sizes
-    features = setup.inputs.spanning()
-    matrix = reference_information(model, setup.start, features)
+    """`Reference.clearness` at the starting point, without noise, for rows like the reference rows."""
+    known, sizes = Reference.of(_model(setup), setup.inputs.spanning()), setup.partition.sizes
+    matrix = known.information(setup.start) * sizes.sum() / len(known.rows.labels)
     noise = float(np.hypot.reduce([sigma(setup, client) for client in range(len(sizes))]))
-    own = Released(setup.start, matrix * sizes.sum() / len(features), 0.0, noise * units(setup).matrix)
-    return clearness(own, spanned(model, features))
+    return known.clearness(Released(setup.start, matrix, 0.0, noise * units(setup).matrix))
 
 
 def release_row(setup: Setup) -> list[tuple[str, ...]]:

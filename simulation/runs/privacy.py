@@ -93,6 +93,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
         "mu_evaluation": math.sqrt(plan.evaluation.costs(last).max()) if plan.evaluation else 0.0,
+        "mu_intervals": _mu_intervals(plan, last),
         "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
         "epsilon": epsilon,
@@ -106,6 +107,13 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
         "guarantee": in_words(plan, epsilon, worst, alone, seeded),
         **(_spent_alone(plan, alone) if isinstance(plan, SumPlan) else {}),
     }
+
+
+def _mu_intervals(plan: Plan, last: int | None) -> float:
+    """The mu of what a client releases after the last round, 0 before; last: see `Plan.mu`."""
+    if last is not None and last < len(plan.weights) - 1:
+        return 0.0
+    return math.sqrt(float((plan.intervals * plan.touched / plan.multipliers**2).max()))
 
 
 def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Array]:

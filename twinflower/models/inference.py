@@ -35,10 +35,14 @@ _UNBOUNDED = {
 
 
 class Inference(NamedTuple):
-    """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth."""
+    """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth.
+
+    private: whether they follow from noisy sums.
+    """
 
     rows: list[Coefficient]
     remarks: list[str]
+    private: bool = False
 
 
 class _Inverse(NamedTuple):

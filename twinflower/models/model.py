@@ -27,6 +27,7 @@ from .coefficients import Coefficient
 from .inference import Inference, infer
 from .information import Information
 from .inputs import Inputs
+from .newton import Reference
 from .private_inference import privately_inferred
 from .released import Released
 
@@ -195,9 +196,10 @@ def inferred(model: TrainedModel, robust: bool = False) -> Inference:
     rows = _differentials(model)
     if isinstance(model.information, Released):
         require(not robust, "the robust form needs exact sums, which no private run has: leave it out")
+        known = Reference.of(model._model, model.inputs.spanning())
         return privately_inferred(
-            model.x, lambda x: replace(model, x=x)._table(), rows, model.information, model._model, model.inputs.spanning()
-        )  # fmt: skip
+            model.x, lambda x: replace(model, x=x)._table(), rows, model.information, known
+        )
     if not model.selected:
         return infer(found, rows, model.information, model.residuals, robust)
     kept = list(model.selected)

@@ -201,13 +201,10 @@ class Plan:
         trained = float(self.multipliers[client]) / math.sqrt(largest)
         return min(trained, self.evaluation.multiplier) if self.evaluation else trained
 
-    def counts_release(self, client: int, sensitivity: float) -> Release:
-        """The release of a client's counts before round 1, which have this sensitivity."""
-        return Release(sensitivity, weight=float(self.ranges[client] * self.touched[client]))
-
-    def intervals_release(self, client: int, sensitivity: float) -> Release:
-        """The release after the last round from which intervals follow, with this sensitivity."""
-        return Release(sensitivity, weight=float(self.intervals[client] * self.touched[client]))
+    def release_of(self, part: Array, client: int, sensitivity: float) -> Release:
+        """The release with this sensitivity for which a client has this part (N,) of `shares`: `ranges` for its counts
+        before round 1, or `intervals`."""
+        return Release(sensitivity, weight=float(part[client] * self.touched[client]))
 
     def mu(self, shares: Array, last: int | None = None) -> Array:
         """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
