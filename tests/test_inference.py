@@ -383,10 +383,6 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
     ("keys", "why"),
     [
         (
-            {"privacy.mode": "gradient", "privacy.epsilon": 8.0},
-            "needs the maximum of the likelihood",
-        ),
-        (
             {"objective.name": "rowwise-logistic"},
             "needs a likelihood: set objective.name to softmax, logistic,",
         ),
