@@ -35,6 +35,7 @@ from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import information
+from twinflower.simulation.runs.advice import outlook
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.setup import prepare
@@ -453,7 +454,9 @@ def test_a_matrix_that_is_too_noisy_gives_no_intervals(tmp_path):
 
 
 def test_a_model_far_from_the_maximum_gives_no_intervals(tmp_path):
-    (result,) = cohort.train([run(tmp_path, **{"privacy.epsilon": 1e6, "fedpdm.step_size": 0.01})])
+    (result,) = cohort.train(
+        [run(tmp_path, sizes=(600, 900, 500), **{"privacy.epsilon": 1e6, "fedpdm.step_size": 0.01})]
+    )
     remark = remark_of(trained_model(result.setup, result.model, None, result.information))
     assert "the model is too far from the maximum of the likelihood" in remark
     assert f"at most {MOST_MISSED:g} are allowed" in remark and "more rounds help" in remark
@@ -508,6 +511,9 @@ def test_the_plan_shows_the_release(tmp_path):
     assert told["intervals"].startswith("for 0.5 of the budget; by public reference rows at the start")
     assert "what it releases after the last round for intervals included" in told["guarantee"]
     assert noise_rows(setup)[-1][:2] == ("intervals", "4")
+    warned = dict(outlook(setup))["warning"]
+    assert "there will probably be no intervals" in warned and "at least 5 are needed" in warned
+    assert "warning" not in dict(outlook(run(tmp_path, sizes=(600, 900, 500), **{"privacy.epsilon": 50.0})))
     assert setup.plan.least_multiplier(0) == pytest.approx(
         min(information.sigma(setup, 0), float(setup.plan.multipliers[0]))
     )

@@ -91,11 +91,26 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
     return [
         (
             "intervals",
-            f"for {share:.3g} of the budget; by public reference rows at the start, the smallest eigenvalue of the "
-            f"information matrix is {_expected(setup):.3g} deviations of its noise, and at least {LEAST_CLEAR:g} are "
-            "needed",
+            f"for {share:.3g} of the budget; {_outlook(setup)}",
         )
     ]
+
+
+def advice(setup: Setup) -> list[str]:
+    """A warning if the noise will probably leave no intervals; else empty."""
+    if not asked(setup) or setup.plan is None or _expected(setup) >= LEAST_CLEAR:
+        return []
+    return [
+        f"there will probably be no intervals: {_outlook(setup)}: raise epsilon or privacy.interval-share, take fewer "
+        "columns, or set evaluation.standard-errors to false, which leaves the budget to the training"
+    ]
+
+
+def _outlook(setup: Setup) -> str:
+    return (
+        "by public reference rows at the start, the smallest eigenvalue of the information matrix is "
+        f"{_expected(setup):.3g} deviations of its noise, and at least {LEAST_CLEAR:g} are needed"
+    )
 
 
 def _expected(setup: Setup) -> float:

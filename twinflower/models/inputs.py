@@ -18,7 +18,7 @@ from ..data.tables import read_features, similar
 from ..errors import DataError, cause
 from ..randomness import stream
 
-_SPANNING = 500  # rows, at least
+_SPANNING, _INCOMPLETE = 500, 25  # rows, at least; rows that are repeated with missing values
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,14 @@ class Inputs:
         return np.hstack([_column(column, rows, draw) for column in self.schema.columns])
 
     def spanning(self) -> Array:
-        """Public rows with the features that a model has, of which all possible rows are linear combinations."""
+        """Public rows with the features that a model has, of which all possible rows are linear combinations: those of
+        `reference`, some of them again with each column missing that may be."""
         plain = self.reference(max(_SPANNING, 2 * self.num_features))
-        return self.completed(np.vstack([plain, *self._missing(plain[0])]))
+        return self.completed(np.vstack([plain, *map(np.vstack, map(self._missing, plain[:_INCOMPLETE]))]))
 
     def _missing(self, row: Array) -> list[Array]:
-        """This row with each column missing that may be."""
-        columns, found = self.schema.columns if self.schema else (), []
+        """This row, and again with each column missing that may be."""
+        columns, found = self.schema.columns if self.schema else (), [row]
         ends = np.cumsum([len(column.features) for column in columns])
         for column, end in zip(columns, ends, strict=True):
             if column.missing != REFUSE:

@@ -40,7 +40,7 @@ from ..problems.objectives import LinearModel
 from .released import Released
 
 LEAST_CLEAR = 5.0
-MOST_MISSED = 0.5
+MOST_MISSED = 1.0
 _EMPTY = (
     1e-9  # an eigenvalue of the information of reference rows, relative to the largest, which is rounding
 )
