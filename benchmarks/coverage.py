@@ -6,8 +6,8 @@ Four sites with equal numbers of rows, divided by one constant to norms of at mo
 column of ones, or two numbers, a category of three values of which one has 5% of the rows, and a column of ones; with
 --designs uneven numbers that are not spread evenly over their ranges, as the public reference rows are. Plain gradient
 descent, in which every site adds noise to its mean gradient, and after it the release from which intervals follow, for
-half of the budget (`twinflower.models.released`, `twinflower.models.newton`), under (epsilon, 1e-5)-DP of each site with
-replacement of one row. Without privacy, it is Wald's interval at the maximum of the likelihood.
+half of the budget (`twinflower.models.released`, `twinflower.models.newton`), under (epsilon, 1e-5)-DP of each site
+with replacement of one row. Without privacy, it is Wald's interval at the maximum of the likelihood.
 
 Printed is the share of data sets that get intervals by the two rules of `twinflower.models.newton`, and among these the
 share of intervals, over data sets and coefficients, that hold the coefficient of the model that the rows were drawn

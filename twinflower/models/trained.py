@@ -6,8 +6,8 @@
 A file model.npz holds the point `x` (d,) and a JSON text, `description`, with everything needed to turn rows into
 predictions: the objective, the schema of the tables or the scaling of the columns, whether a column of ones is added,
 the limit on row norms, the classes, and the origin of the model. It contains no pickled objects, so files from others
-can be opened safely. What sites sent for standard errors (`Information`) is in a file information.npz beside it, so
-that whoever gets the model does not get exact sums about the sites' rows.
+can be opened safely. What sites sent for standard errors (`Information`, `Released`) is in a file information.npz
+beside it, so that whoever gets the model does not get exact sums about the sites' rows.
 
 `model` has what is common to all models.
 """
