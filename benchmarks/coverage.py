@@ -1,28 +1,24 @@
-"""How often 95% intervals of a linear model's coefficients hold the truth, with and without private training.
+"""How often 95% intervals of a linear model's coefficients hold the truth, with and without privacy.
 
     nice python benchmarks/coverage.py --sets 1000
 
-Four sites with equal numbers of rows, five columns (one of them of ones), rows divided by one constant to norms of at
-most 1. Gradient descent of one step in a round, in which every site adds Gaussian noise to the mean of its clipped
-gradients; the noise of all rounds, of the information matrix and, for least squares, of the sum of squared residuals is
-planned for (epsilon, 1e-5)-DP of each site, under replacement of one row. A tenth of mu^2 is for the matrix, and a
-tenth for the residuals. Without privacy, it is Wald's interval at the maximum of the likelihood.
+Four sites with equal numbers of rows, divided by one constant to norms of at most 1. The columns are four numbers and a
+column of ones, or two numbers, a category of three values of which one has 5% of the rows, and a column of ones; with
+--designs uneven numbers that are not spread evenly over their ranges, as the public reference rows are. Plain gradient
+descent, in which every site adds noise to its mean gradient, and after it the release from which intervals follow, for
+half of the budget (`twinflower.models.released`, `twinflower.models.newton`), under (epsilon, 1e-5)-DP of each site
+with replacement of one row. Without privacy, it is Wald's interval at the maximum of the likelihood.
 
-    final       the last iterate x_T. Its error is that of the sampling, H^-1 / n, and the noise of the rounds: with
-                A = I - step H, the covariance step^2 sigma^2 sum_k A^2k.
-    corrected   the mean over the last half of the rounds of x_t - H^-1 g_t with the noisy gradient g_t at x_t, which is
-                independent of the noise in x_t, so that only the noise in g_t counts: for least squares with the
-                covariance H^-1 / n + H^-1 sigma^2 H^-1 / (T / 2), exactly but for the noise in H.
-
-Both take H from the noisy matrix, whose eigenvalues are raised to twice the deviation of its noise, so that it has an
-inverse. Printed is the share of intervals, over data sets and coefficients, that hold the coefficient of the model that
-the rows were drawn from, the same for the worst coefficient, and the median length in lengths of Wald's.
+Printed is the share of data sets that get intervals by the two rules of `twinflower.models.newton`, and among these the
+share of intervals, over data sets and coefficients, that hold the coefficient of the model that the rows were drawn
+from, the same for the worst coefficient, and the median length in lengths of Wald's. Coefficients are those that the
+data determine: each is projected to the directions with information.
 """
 
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,215 +28,248 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 
 from twinflower import special
-from twinflower.arrays import Array
-from twinflower.privacy.accountant import gdp_mu
+from twinflower.arrays import Array, Labels
+from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
+from twinflower.models.released import Released, Units
+from twinflower.privacy.load import Shares
+from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.release import Release, gradient_release
+from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.discrete_cox import CoxObjective
+from twinflower.problems.interfaces import Batch, Bounds
+from twinflower.problems.objectives import LinearModel, make_objective
+from twinflower.survival_labels import signed
 
-SITES, ROUNDS, DELTA, CHUNK = 4, 60, 1e-5, 50
-TRUE = np.array([0.8, -0.6, 0.4, 0.0, 0.2])  # of columns within [-1, 1], and of the column of ones
-NORM = np.sqrt(len(TRUE))  # by which rows are divided
+SITES, DELTA, SHARE, CHUNK = 4, 1e-5, 0.5, 50
 Z = float(special.ndtri(0.975))
+NUMBERS = np.array(
+    [0.8, -0.6, 0.4, 0.0, 0.2]
+)  # weights of four numbers within [-1, 1] and of the column of ones
+CATEGORY = np.array([0.8, -0.6, 0.0, 0.5, -0.4, 0.2])  # of two numbers, three values of a category, and ones
 
 
-class Family(NamedTuple):
-    """A model of labels by scores: draw labels, mean and second derivative of the loss at scores; the clipping norm of
-    gradients; the largest second derivative that counts; the step size; whether residuals have a variance."""
+class Design(NamedTuple):
+    """Columns of rows: weights (columns,), the norm by which rows are divided, and functions that draw (rows, columns),
+    those of the sites and those of public reference rows."""
 
-    draw: Callable[[np.random.Generator, Array], Array]
-    mean: Callable[[Array], Array]
-    bend: Callable[[Array], Array]
-    clip: float
-    most: float
-    step: float
-    residuals: bool = False
+    weights: Array
+    norm: float
+    draw: Callable[[np.random.Generator, int], Array]
+    reference: Callable[[np.random.Generator, int], Array]
 
 
-def rates(scores: Array) -> Array:
-    """Rates of counts at scores, which are limited so that noise overflows nothing."""
-    return np.exp(np.minimum(scores, 20.0))
+def numbers(draw: np.random.Generator, rows: int) -> Array:
+    """Four numbers and a column of ones."""
+    return np.column_stack([draw.uniform(-1, 1, (rows, 4)), np.ones(rows)])
 
 
-FAMILIES = {
-    "logistic": Family(
-        lambda draw, s: (draw.uniform(size=s.shape) < special.expit(s)).astype(float),
-        special.expit, lambda s: special.expit(s) * special.expit(-s), 1.0, 0.25, 8.0,
-    ),
-    "least squares": Family(
-        lambda draw, s: s + draw.normal(size=s.shape) / 2, lambda s: s, np.ones_like, 2.0, 1.0, 2.0, True
-    ),
-    "Poisson": Family(lambda draw, s: draw.poisson(rates(s)).astype(float), rates, rates, 6.0, 5.0, 1.0),
-}  # fmt: skip
+def category(draw: np.random.Generator, rows: int) -> Array:
+    """Two numbers, a category as three features of 0 or 1, and a column of ones."""
+    values = np.eye(3)[draw.choice(3, size=rows, p=[0.55, 0.4, 0.05])]
+    return np.column_stack([draw.uniform(-1, 1, (rows, 2)), values, np.ones(rows)])
 
 
-class Rows(NamedTuple):
-    """The rows of many data sets: features (sets, rows, d), labels (sets, rows)."""
-
-    features: Array
-    labels: Array
-
-    def scores(self, x: Array) -> Array:
-        """The scores of points x (sets, d)."""
-        return (self.features @ x[..., None])[..., 0]
-
-    def mean(self, by_row: Array) -> Array:
-        """The means (sets, d) of the features times these numbers (sets, rows)."""
-        return (by_row[:, None] @ self.features)[:, 0] / by_row.shape[1]
-
-    def gradient(self, family: Family, x: Array) -> Array:
-        """The means of the clipped gradients (sets, d)."""
-        slopes = family.mean(self.scores(x)) - self.labels
-        if np.isfinite(family.clip):
-            lengths = np.abs(slopes) * np.linalg.norm(self.features, axis=2)
-            slopes *= np.minimum(1.0, family.clip / np.maximum(lengths, 1e-300))
-        return self.mean(slopes)
-
-    def information(self, family: Family, x: Array) -> Array:
-        """The means of the information matrices (sets, d, d)."""
-        bends = np.minimum(family.bend(self.scores(x)), family.most)
-        return (self.features * bends[..., None]).swapaxes(1, 2) @ self.features / bends.shape[1]
-
-    def variance(self, x: Array, most: float = np.inf) -> Array:
-        """The means of squared residuals (sets,), each at most `most`."""
-        return np.minimum((self.labels - self.scores(x)) ** 2, most).mean(1)
+def uneven(draw: np.random.Generator, rows: int) -> Array:
+    """Four numbers that are mostly in a part of their range, near its middle, or at its ends, and a column of ones."""
+    high, low = draw.normal(0.4, 0.3, rows), draw.uniform(-1, 1, rows) ** 3
+    ends, left = draw.choice([-1, 1], size=rows, p=[0.8, 0.2]), draw.normal(-0.3, 0.35, rows)
+    return np.column_stack([high.clip(-1, 1), low, ends, left.clip(-1, 1), np.ones(rows)])
 
 
-def drawn(family: Family, sets: int, rows: int, draw: np.random.Generator) -> Rows:
-    """So many data sets from the model."""
-    columns = draw.uniform(-1, 1, (sets, rows, len(TRUE)))
-    columns[..., -1] = 1.0
-    return Rows(columns / NORM, family.draw(draw, columns @ TRUE))
+DESIGNS = {
+    "numbers": Design(NUMBERS, np.sqrt(5), numbers, numbers),
+    "rare": Design(CATEGORY, 2.0, category, category),
+    "uneven": Design(NUMBERS, np.sqrt(5), uneven, numbers),
+}
+
+
+class Case(NamedTuple):
+    """A model: its objective, the true point (d,), and a function that draws labels for columns."""
+
+    objective: LinearModel
+    truth: Array
+    labels: Callable[[np.random.Generator, Array], Labels]
+
+
+def logistic(design: Design) -> Case:
+    """Two classes."""
+    w = design.weights
+
+    def labels(draw: np.random.Generator, columns: Array) -> Labels:
+        return (draw.uniform(size=len(columns)) < special.expit(columns @ w)).astype(np.int64)
+
+    return Case(make_objective("logistic", len(w), 2), w * design.norm, labels)
+
+
+def multinomial(design: Design) -> Case:
+    """Three classes, with the weights 0, w, and w in reverse and halved."""
+    matrix = np.stack([0 * design.weights, design.weights, -design.weights[::-1] / 2])
+
+    def labels(draw: np.random.Generator, columns: Array) -> Labels:
+        return (columns @ matrix.T + draw.gumbel(size=(len(columns), 3))).argmax(1)
+
+    return Case(make_objective("softmax", matrix.shape[1], 3), matrix.ravel() * design.norm, labels)
+
+
+def discrete_cox(design: Design) -> Case:
+    """Survival in three intervals, with censoring in all of them; the column of ones has the weight 0."""
+    w, levels = np.append(design.weights[:-1], 0.0), np.array([-1.3, -1.0, -0.8])
+
+    def labels(draw: np.random.Generator, columns: Array) -> Labels:
+        hazards = special.expit((columns @ w)[:, None] + levels)
+        happened = draw.uniform(size=hazards.shape) < hazards
+        interval = np.where(happened.any(1), happened.argmax(1), 3)
+        censored = draw.integers(1, 8, size=len(columns))
+        event = interval < np.minimum(censored, 3)
+        return signed(np.where(event, interval + 0.5, np.minimum(censored, 3)), event)
+
+    return Case(
+        CoxObjective(intervals="1, 2, 3").build(len(w), 0), np.append(w * design.norm, levels), labels
+    )
+
+
+MODELS = {"logistic": logistic, "multinomial": multinomial, "discrete-cox": discrete_cox}
+
+
+class Descent:
+    """Gradient descent of one step in a round, with noise in the gradients."""
+
+    privacy = "gradient"
+
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
+        """The release of a site in a round."""
+        return gradient_release(bounds, workload)
+
+
+def planned(objective: LinearModel, rows: int, rounds: int, epsilon: float) -> Plan:
+    """The plan of the sites' noise, the release after the last round included."""
+    workloads = LocalSchedule(0, 1).workloads(np.full(SITES, rows // SITES))
+    asked, target = [range(SITES)] * rounds, Target(epsilon, DELTA)
+    return Plan.of(Descent(), objective.bounds(1.0), workloads, asked, target, Shares(intervals=SHARE))
 
 
 class Found(NamedTuple):
-    """Estimates and their standard errors, both (sets, d)."""
+    """The estimates of data sets and their standard errors, both (sets, d)."""
 
     estimates: Array
     errors: Array
 
 
-def exact(family: Family, rows: Rows) -> Found:
-    """The maximum of the likelihood, with Wald's errors."""
-    family = family._replace(clip=np.inf, most=np.inf)
-    x = np.zeros((len(rows.labels), len(TRUE)))
-    for _ in range(12):
-        x = x - solved(rows.information(family, x), rows.gradient(family, x))
-    count, d = rows.features.shape[1:]
-    variance = rows.variance(x) * count / (count - d) if family.residuals else np.ones(len(x))
-    inverse = np.linalg.inv(rows.information(family, x)) / count
-    return Found(x, np.sqrt(variance[:, None] * np.einsum("sii->si", inverse)))
+def exact(objective: LinearModel, rows: Batch, basis: Array) -> Found:
+    """The maximum of the likelihood in this basis (d, r), with Wald's errors."""
+    found = []
+    for features, labels in zip(rows.features, rows.labels, strict=True):
+        x, own = np.zeros(objective.d), Batch(features, labels)
+        for _ in range(12):
+            matrix = basis.T @ objective.information(objective.scores(x, features), own) @ basis
+            x = x - basis @ np.linalg.solve(matrix, basis.T @ objective.grad(x, own) * len(labels))
+        found.append((x, np.sqrt(np.diag(basis @ np.linalg.inv(matrix) @ basis.T))))
+    return Found(*map(np.stack, zip(*found, strict=True)))
 
 
-def solved(matrices: Array, vectors: Array) -> Array:
-    """The solutions of linear systems (sets, d)."""
-    return np.linalg.solve(matrices, vectors[..., None])[..., 0]
+def private(
+    case: Case, rows: Batch, reference: Reference, plan: Plan, draw: np.random.Generator
+) -> Iterator[tuple[Array, Array] | None]:
+    """The estimate and its errors, both (d,), of each data set, None for one without intervals."""
+    objective, projection = case.objective, reference.basis @ reference.basis.T
+    units, spread = Units.of(objective, 1.0), plan.release_of(plan.intervals, 0, 1.0).spread
+    sigma = float(plan.multipliers[0]) * spread * np.sqrt(SITES)  # of the sum over the sites
+    points = descent(objective, rows, plan, draw)
+    for x, features, labels in zip(points, rows.features, rows.labels, strict=True):
+        v = units.released(objective, x, Batch(features, labels))
+        released = units.unpacked(v + sigma * draw.normal(size=v.shape), objective.d, sigma)
+        step = accepted(x, released, reference)
+        yield None if step is None else (projection @ (x + step.step), step.errors(projection))
 
 
-def private(family: Family, rows: Rows, epsilon: float, draw: np.random.Generator) -> dict[str, Found]:
-    """The estimates of a private run, with the errors that account for its noise."""
-    count = rows.features.shape[1]
-    mu, moved = (
-        gdp_mu(epsilon, DELTA),
-        SITES / count / np.sqrt(SITES),
-    )  # of the mean over a site, in all sites' mean
-    others = 0.1 * (1 + family.residuals)
-    sigma = 2 * family.clip * moved * np.sqrt(ROUNDS / (1 - others)) / mu
-    points, gradients, last = descent(family, rows, sigma, draw)
-    spread = np.sqrt(2) * family.most * moved / (mu * np.sqrt(0.1))
-    h = raised(rows.information(family, last) + symmetric(draw, len(last)) * spread, 2 * spread)
-    variance = np.ones(len(last))
-    if family.residuals:
-        noise = family.clip**2 * moved / (mu * np.sqrt(0.1))
-        variance = np.maximum(
-            rows.variance(last, family.clip**2) + noise * draw.normal(size=len(last)), noise
-        )
-    inverse = np.linalg.inv(h)
-    sampling = variance[:, None, None] * inverse / count
-    middle = np.mean([x - solved(h, g) for x, g in zip(points, gradients, strict=True)], axis=0)
-    added = sigma**2 / len(points) * inverse @ inverse
-    return {
-        "final": Found(last, deviations(sampling + carried(h, family.step, sigma))),
-        "corrected": Found(middle, deviations(sampling + added)),
-    }
+def accepted(x: Array, released: Released, reference: Reference) -> Step | None:
+    """The step from x if both rules allow intervals."""
+    if reference.clearness(released) < LEAST_CLEAR:
+        return None
+    step = Step.of(x, released, reference)
+    return step if step.missed(reference) <= MOST_MISSED else None
 
 
-def descent(
-    family: Family, rows: Rows, sigma: float, draw: np.random.Generator
-) -> tuple[list[Array], list[Array], Array]:
-    """Noisy gradient descent from 0: points and noisy gradients of the last half of the rounds, and the last point."""
-    x, points, gradients = np.zeros((len(rows.labels), len(TRUE))), [], []
-    for _ in range(ROUNDS):
-        slope = rows.gradient(family, x) + sigma * draw.normal(size=x.shape)
-        points.append(x)
-        gradients.append(slope)
-        x = x - family.step * slope
-    return points[ROUNDS // 2 :], gradients[ROUNDS // 2 :], x
+def descent(objective: LinearModel, rows: Batch, plan: Plan, draw: np.random.Generator) -> Array:
+    """The last points (sets, d) of noisy gradient descent from 0 with the step 2 / curvature."""
+    sets, count = rows.labels.shape
+    release = gradient_release(plan.bounds, LocalSchedule(0, 1).workload(count // SITES))
+    sigma = float(plan.multipliers[0]) * release.spread / np.sqrt(SITES)  # of the mean over the sites
+    x = np.zeros((sets, objective.d))
+    for _ in range(len(plan.weights) - 1):
+        x = x - 2 / plan.bounds.curvature * (objective.grad(x, rows) + sigma * draw.normal(size=x.shape))
+    return x
 
 
-def symmetric(draw: np.random.Generator, sets: int) -> Array:
-    """Symmetric noise (sets, d, d), of deviation 1 in the diagonal and 1 / sqrt 2 beside it, because a matrix has these
-    entries twice."""
-    upper = np.triu(draw.normal(size=(sets, len(TRUE), len(TRUE))))
-    return (upper + upper.swapaxes(1, 2)) / np.where(np.eye(len(TRUE)) > 0, 2.0, np.sqrt(2))
+def drawn(case: Case, design: Design, sets: int, rows: int, draw: np.random.Generator) -> Batch:
+    """So many data sets from the model, features (sets, rows, columns)."""
+    columns = [design.draw(draw, rows) for _ in range(sets)]
+    return Batch(np.stack(columns) / design.norm, np.stack([case.labels(draw, own) for own in columns]))
 
 
-def raised(matrices: Array, least: float) -> Array:
-    """Symmetric matrices with eigenvalues of at least `least`."""
-    values, vectors = np.linalg.eigh(matrices)
-    return (vectors * np.maximum(values, least)[:, None]) @ vectors.swapaxes(1, 2)
+class Measured(NamedTuple):
+    """What was found for data sets: Wald's intervals, those of private runs with any, and the true point (d,)."""
+
+    wald: Found
+    private: Found | None
+    share: float
+    truth: Array
 
 
-def carried(h: Array, step: float, sigma: float) -> Array:
-    """The covariance of the last point by all noise, step^2 sigma^2 sum_k (I - step H)^2k (sets, d, d)."""
-    values, vectors = np.linalg.eigh(h)
-    power = (1 - step * values) ** 2
-    sums = sum(power**k for k in range(ROUNDS))
-    return step**2 * sigma**2 * (vectors * sums[:, None]) @ vectors.swapaxes(1, 2)
-
-
-def deviations(covariances: Array) -> Array:
-    """The square roots of the diagonals (sets, d)."""
-    return np.sqrt(np.einsum("sii->si", covariances))
-
-
-def measured(name: str, rows: int, epsilon: float, sets: int) -> dict[str, list[Found]]:
-    """The estimates of all data sets, by construction; epsilon 0: without privacy."""
-    found: dict[str, list[Found]] = {}
+def measured(name: str, design: Design, rows: int, epsilon: float, sets: int, rounds: int) -> Measured:
+    """The intervals of so many data sets; epsilon 0: without privacy."""
+    case = MODELS[name](design)
+    reference = Reference.of(case.objective, design.reference(np.random.default_rng(99), 500) / design.norm)
+    plan = planned(case.objective, rows, rounds, epsilon) if epsilon else None
+    wald, found = [], []
     for chunk in range(-(-sets // CHUNK)):
-        draw = np.random.default_rng([rows, chunk])
-        own = drawn(FAMILIES[name], CHUNK, rows, draw)
-        every = {"exact": exact(FAMILIES[name], own)}
-        if epsilon:
-            every |= private(FAMILIES[name], own, epsilon, np.random.default_rng([rows, chunk, int(epsilon)]))
-        for key, value in every.items():
-            found.setdefault(key, []).append(value)
-    return found
+        own = drawn(case, design, min(CHUNK, sets), rows, np.random.default_rng([rows, chunk]))
+        wald.append(exact(case.objective, own, reference.basis))
+        if plan:
+            found += private(case, own, reference, plan, np.random.default_rng([rows, chunk, int(epsilon)]))
+    kept = [own for own in found if own is not None]
+    return Measured(
+        Found(*map(np.concatenate, zip(*wald, strict=True))),
+        Found(*map(np.stack, zip(*kept, strict=True))) if kept else None,
+        len(kept) / max(len(found), 1),
+        reference.basis @ reference.basis.T @ case.truth,
+    )
 
 
-def coverage(found: list[Found]) -> Array:
+def coverage(found: Found, truth: Array) -> Array:
     """The share of intervals (d,) that hold the true coefficient."""
-    held = [np.abs(own.estimates - TRUE * NORM) <= Z * own.errors for own in found]
-    return np.concatenate(held).mean(0)  # type: ignore[no-any-return]
+    return (np.abs(found.estimates - truth) <= Z * found.errors).mean(0)  # type: ignore[no-any-return]
+
+
+def cells(found: Measured) -> tuple[str, str, str, str]:
+    """The share of data sets with intervals, and of intervals that hold the truth, the worst, and their length."""
+    own = found.private or found.wald
+    held = coverage(own, found.truth)
+    length = float(np.median(own.errors) / np.median(found.wald.errors))
+    share = found.share if found.private else 1.0
+    return f"{share:.3f}", f"{held.mean():.3f}", f"{held.min():.3f}", f"{length:.2f}"
 
 
 def main() -> None:
-    """Print a row of a Markdown table for every model, number of rows and epsilon."""
+    """Print a row of a Markdown table for every model, design, number of rows and epsilon."""
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("--sets", type=int, default=1000)
-    asked.add_argument("--rows", type=int, nargs="+", default=[2000])
-    asked.add_argument("--models", nargs="+", default=[*FAMILIES], choices=[*FAMILIES])
+    asked.add_argument("--rounds", type=int, default=20)
+    asked.add_argument("--rows", type=int, nargs="+", default=[500, 2000, 5000])
+    asked.add_argument("--epsilons", type=float, nargs="+", default=[0.0, 4.0, 1.0])
+    asked.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS])
+    asked.add_argument("--designs", nargs="+", default=["numbers", "rare"], choices=[*DESIGNS])
     options = asked.parse_args()
-    print(
-        "| model | rows | epsilon | construction | covered | worst | length |\n|---|---|---|---|---|---|---|"
-    )
+    print("| model | columns | rows | epsilon | with intervals | covered | worst | length |")
+    print("|---|---|---|---|---|---|---|---|")
     for name in options.models:
-        for rows in options.rows:
-            for epsilon in (0.0, 4.0, 1.0):
-                found = measured(name, rows, epsilon, options.sets)
-                wald = np.median(np.concatenate([own.errors for own in found["exact"]]))
-                for key, own in list(found.items())[bool(epsilon) :]:
-                    share, length = coverage(own), np.median(np.concatenate([each.errors for each in own]))
-                    cells = name, rows, f"{epsilon:g}" if epsilon else "none", key
-                    numbers = f"{share.mean():.3f}", f"{share.min():.3f}", f"{length / wald:.2f}"
-                    print("|", *(f"{cell} |" for cell in (*cells, *numbers)), flush=True)
+        for design in options.designs:
+            for rows in options.rows:
+                for epsilon in options.epsilons:
+                    found = measured(name, DESIGNS[design], rows, epsilon, options.sets, options.rounds)
+                    what = name, design, f"{rows}", f"{epsilon:g}" if epsilon else "none"
+                    numbers = cells(found) if found.private or not epsilon else ("0", "-", "-", "-")
+                    print("|", " | ".join([*what, *numbers]), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from twinflower.work import LocalWork, Noise, Report, no_noise
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
 from .counts import PrivateEvaluation
 from .exact import NOTHING, ExactAnswers
+from .intervals import PrivateIntervals
 from .ranges import COUNTS_ROUND, FirstCounts
 from .request import INFORMATION, RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
@@ -56,7 +57,8 @@ class AlgorithmClient(NumPyClient):
     stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
     what a client with a guard needs to evaluate on them. first_counts: what the client counts and releases in round 0,
     if there is anything; with private ranges among it, it scales its rows by those that every further request carries.
-    exact: what a client without a guard sends about its rows without noise.
+    exact: what a client without a guard sends about its rows without noise. intervals: what one with a guard releases
+    after the last round, if anything.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -78,6 +80,7 @@ class AlgorithmClient(NumPyClient):
         first_counts: FirstCounts | None = None,
         evaluation: PrivateEvaluation | None = None,
         exact: ExactAnswers = NOTHING,
+        intervals: PrivateIntervals | None = None,
     ) -> None:
         require(
             type(algorithm) is self.algorithm_class,
@@ -97,6 +100,7 @@ class AlgorithmClient(NumPyClient):
         self.guard = guard
         self.evaluation = evaluation
         self.exact = exact
+        self.intervals = intervals
         self.store = store or ContextStore(context.state)
         self.first_counts = first_counts
         self._ranges = _NOT_SCALED
@@ -169,7 +173,7 @@ class AlgorithmClient(NumPyClient):
         """Check the request, charge the round, compute it, and return what is to be stored."""
         if request.round == COUNTS_ROUND:
             return self._count(request, last)
-        self._scale(request)
+        self._scale(request.ranges)
         inbox = self.algorithm.inbox.unpack(parameters, self.objective.d, dtype=self.start.dtype)
         state = self.rounds.state(last)
         if request.closing:
@@ -188,13 +192,13 @@ class AlgorithmClient(NumPyClient):
         counts = self.first_counts.counts(noise)
         return self.rounds.completed(request, last, self.rounds.state(None), [counts], {})
 
-    def _scale(self, request: RoundRequest) -> None:
-        """Scale the rows by the ranges of the request, unless they are already."""
+    def _scale(self, ranges: object) -> None:
+        """Scale the rows by the ranges of a request, unless they are already."""
         columns = self.first_counts.columns if self.first_counts else None
-        if columns and request.ranges != self._ranges:
-            features = columns.features(request.ranges).astype(self.start.dtype, copy=False)
+        if columns and ranges != self._ranges:
+            features = columns.features(ranges).astype(self.start.dtype, copy=False)
             self.shards = replace(self.shards, features=features, lengths=None).prepared(self.objective)
-            self._ranges = request.ranges
+            self._ranges = ranges
 
     def _finish(self, request: RoundRequest, state: Any, inbox: Any) -> Any:
         """The state after the closing message; it depends only on earlier releases and public values."""
@@ -250,13 +254,15 @@ class AlgorithmClient(NumPyClient):
 
         With "information" in config, the metrics are the sums over the training rows from which standard errors follow.
         Changes no state of the training. Raises ReplyError if this client holds no rows out, does not send these sums
-        (`ExactAnswers`), or if the request is malformed.
+        (`ExactAnswers`, `PrivateIntervals`), or if the request is malformed.
         """
         if config.get(INFORMATION) is True:
-            if self.guard:
+            if self.guard and not self.intervals:
                 raise ReplyError("this client sends no information matrix")
-            x, rows = self._model(parameters), self.shards.rows(self.client)
-            return self.exact.information(self.requests, self.objective, x, rows, config)
+            x = self._model(parameters)
+            self._scale(config.get("ranges"))
+            answers, rows = self.intervals or self.exact, self.shards.rows(self.client)
+            return answers.information(self.requests, self.objective, x, rows, config)
         if self.held_out is None or (self.guard and not self.evaluation):
             raise ReplyError("this client holds out no rows to evaluate on")
         x = self._model(parameters)

@@ -31,7 +31,7 @@ from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
 _KEY = "twinflower.session-key"  # record of context.state
-_EVALUATION = "evaluation"
+_EVALUATION, _INTERVALS = "evaluation", "intervals"
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
 _HEAD = 2**13  # bytes of a stored round besides its arrays, at most
@@ -78,6 +78,10 @@ class StateStore(Protocol):
     def evaluations(self) -> "StateStore":
         """A separate store, in the same place, for what the client released when it evaluated models."""
 
+    @property
+    def intervals(self) -> "StateStore":
+        """A separate store, in the same place, for what the client released for intervals."""
+
 
 @dataclass(frozen=True)
 class ContextStore:
@@ -90,6 +94,11 @@ class ContextStore:
     def evaluations(self) -> "ContextStore":
         """See `StateStore`."""
         return ContextStore(self.state, f".{_EVALUATION}")
+
+    @property
+    def intervals(self) -> "ContextStore":
+        """See `StateStore`."""
+        return ContextStore(self.state, f".{_INTERVALS}")
 
     def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""
@@ -145,6 +154,11 @@ class FileStore:
     def evaluations(self) -> "FileStore":
         """See `StateStore`."""
         return replace(self, kind=_EVALUATION)
+
+    @property
+    def intervals(self) -> "FileStore":
+        """See `StateStore`."""
+        return replace(self, kind=_INTERVALS)
 
     def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""

@@ -1,55 +1,63 @@
 """The request after the last round that asks all clients for the sums from which standard errors follow."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from twinflower.arrays import Array, Index
+from twinflower.arrays import Array
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, reply_record
-from twinflower.models.information import Information, packed_size
+from twinflower.models.information import Information
 
 from .exchange import Exchange
 from .requests import information_request
 
+T = TypeVar("T")
 _ROUNDING = 1e-9
 
 
 def collect(
-    exchange: Exchange, x: Array, round_: int, session: str, sizes: Index
-) -> tuple[Information | None, str]:
-    """The sums over the rows of all clients at the model x (d,); None, and a sentence why, if a client sends none.
+    exchange: Exchange, x: Array, stamp: Mapping[str, Any], size: int, read: Callable[[int, Array], T]
+) -> tuple[list[T], str]:
+    """What all clients send at the model x (d,), in their order; nothing, and a sentence why, if one sends none.
 
-    sizes (N,): the clients' numbers of training rows.
+    stamp: the fields of a request for the last round. size: how many numbers a client sends. read: what the numbers of
+    a client say; ReplyError for those that an `AlgorithmClient` would not send.
     """
     model: ArrayRecord = record_of([x])
 
     def ask(client: int, node: int) -> Message:
-        return information_request(node, model, round_, session)
+        return information_request(node, model, stamp)
 
-    def read(client: int, reply: Message) -> Information:
-        return _sums(reply, len(x), round_, int(sizes[client]))
+    def of_client(client: int, reply: Message) -> T:
+        return read(client, _numbers(reply, stamp["round"], size))
 
-    found, missing = exchange.ask_all(ask, read, round_)
+    found, missing = exchange.ask_all(ask, of_client, stamp["round"])
     if not missing:
-        return Information.together([found[client] for client in sorted(found)]), ""
+        return [found[client] for client in sorted(found)], ""
     client, reason = min(missing.items())
-    return None, f"{len(missing)} clients sent no information matrix (client {client}: {reason})"
+    return [], f"{len(missing)} clients sent no information matrix (client {client}: {reason})"
 
 
-def _sums(reply: Message, d: int, round_: int, rows: int) -> Information:
-    """The sums over so many rows in a reply; ReplyError for what an `AlgorithmClient` would not send."""
+def _numbers(reply: Message, round_: int, size: int) -> Array:
+    """The finite numbers (size,) in a reply; ReplyError for a reply without them."""
     metrics: Any = reply.content.config_records.get(reply_record(EVALUATE, "metrics"), ConfigRecord())
     content = metrics.get("information")
     if metrics.get("round") != round_:
         raise ReplyError(f"the reply belongs to round {metrics.get('round')!r}, not {round_}")
-    if not isinstance(content, bytes) or len(content) != 8 * packed_size(d):
-        raise ReplyError(f"an information matrix of {d} parameters is {packed_size(d)} doubles")
+    if not isinstance(content, bytes) or len(content) != 8 * size:
+        raise ReplyError(f"an information matrix of this model is {size} doubles")
     numbers = np.frombuffer(content, "<f8").astype(np.float64)
     if not np.isfinite(numbers).all():
         raise ReplyError("the information matrix must be finite")
+    return numbers
+
+
+def exact_sums(numbers: Array, d: int, rows: int) -> Information:
+    """The sums over so many rows in a reply about a model of d entries; ReplyError for impossible ones."""
     found = Information.unpacked(numbers, d)
     if found.rows != rows:
         raise ReplyError(f"the information matrix must be that of {rows} rows; it says {found.rows:g}")

@@ -42,10 +42,11 @@ def evaluate_request(
     return Message(content, node, "evaluate", group_id=str(round_))
 
 
-def information_request(node: int, model: ArrayRecord, round_: int, session: str) -> Message:
-    """A message that asks a node for the sums from which standard errors of this model follow."""
-    config = {"round": round_, "session": session, INFORMATION: True}
-    return Message(_content(EVALUATE, model, config), node, "evaluate", group_id=str(round_))
+def information_request(node: int, model: ArrayRecord, config: Mapping[str, Any]) -> Message:
+    """A message that asks a node for the sums from which standard errors of the last round's model follow; config: that
+    of a request for this round."""
+    content = _content(EVALUATE, model, {**config, INFORMATION: True})
+    return Message(content, node, "evaluate", group_id=str(config["round"]))
 
 
 def _content(kind: str, arrays: ArrayRecord, config: Mapping[str, Any]) -> RecordDict:

@@ -97,9 +97,9 @@ def rows_of(path):
 
 
 def test_the_cells_run_as_they_stand(folder):
-    for name in PARTS:
+    for name, number in (("hospitals", 5), ("survival", 4)):
         runs = list((folder / name / "runs").iterdir())
-        assert len(runs) == 4 and all((own / "report.html").exists() for own in runs)
+        assert len(runs) == number and all((own / "report.html").exists() for own in runs)
 
 
 def test_the_table_of_odds_ratios(folder):

@@ -393,10 +393,6 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
     ("keys", "why"),
     [
         (
-            {"privacy.mode": "gradient", "privacy.epsilon": 8.0},
-            "an exact function of the records, which no budget",
-        ),
-        (
             {"objective.name": "rowwise-logistic"},
             "needs a likelihood: set objective.name to softmax, logistic,",
         ),

@@ -18,17 +18,18 @@ _BASELINE = "(baseline): of each interval of time, up to its end, at 0 of all nu
 _USED = "Used: whether the model's own weight is not zero."
 _NO_ERRORS = (
     "There are no confidence intervals; the estimates include the noise of a private run, and the effect of a penalty. "
-    "Without both, evaluation.standard-errors = true gives intervals."
+    "Without a penalty, evaluation.standard-errors = true gives intervals."
 )
 _ERRORS = (
     "Intervals at 95% and p-values (of no effect) are Wald's, from the information matrix at the model, for "
     "independent rows; robust: with the outer products of the rows' gradients (HC0)."
 )
+_PRIVATE_ERRORS = "Intervals at 95% and p-values (of no effect) are for independent rows."
 
 
 def remarks(found: Inference) -> list[str]:
     """What a reader of the tables should know."""
-    errors = [_ERRORS] if _has_errors(found.rows) else []
+    errors = [_PRIVATE_ERRORS if found.private else _ERRORS] if _has_errors(found.rows) else []
     return [
         _UNITS,
         *([_BASELINE] if found.rows[0].column == BASELINE else []),

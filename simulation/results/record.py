@@ -13,7 +13,6 @@ from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
-from twinflower.models.information import Information
 from twinflower.models.score_bins import Counted
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
@@ -24,6 +23,7 @@ from twinflower.strategies import Round
 from ..runs.advice import warnings
 from ..runs.agreement import agreed, scaled
 from ..runs.held_out import released
+from ..runs.information import Sums
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
 from ..runs.setup import Setup
@@ -206,7 +206,7 @@ class Result:
     rounds: list[Round] = field(default_factory=list)
     points: Array | None = None
     scores: Mapping[int, Counted] = field(default_factory=dict)
-    information: Information | None = None
+    information: Sums | None = None
     missing: str = ""
     by_site: Mapping[int, float] = field(default_factory=dict)
 
@@ -346,7 +346,7 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 
 def trained_model(
-    setup: Setup, x: Array, privacy: Mapping[str, Any] | None, information: Information | None = None
+    setup: Setup, x: Array, privacy: Mapping[str, Any] | None, information: Sums | None = None
 ) -> Trained | None:
     """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
     config, data, h = setup.config, setup.dataset, setup.regulariser

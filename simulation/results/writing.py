@@ -116,9 +116,7 @@ def _write_model(result: Result, folder: Path) -> None:
         return
     _write_arrays(folder / names.MODEL, _models(result, result.model))
     if result.information:
-        _write_arrays(
-            folder / names.INFORMATION, {"x": result.model, "information": result.information.packed}
-        )
+        _write_arrays(folder / names.INFORMATION, {"x": result.model, **result.information.arrays})
     _write_named(result.setup.objective, result.model, folder / names.MODULE)
 
 

@@ -20,7 +20,7 @@ from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned
 
 from ..settings import Config
-from . import agreement
+from . import agreement, information
 from .setup import Setup
 
 _MUCH = 2.0  # times the noise of a mean over all rows
@@ -34,7 +34,7 @@ def outlook(setup: Setup) -> list[tuple[str, str]]:
     if setup.plan is None:
         return []
     run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
-    advice = uncoupled(*run) + small_sites(*run) + agreement.advice(setup)
+    advice = uncoupled(*run) + small_sites(*run) + agreement.advice(setup) + information.advice(setup)
     return _expected(setup, setup.plan) + [("warning", text) for text in advice]
 
 

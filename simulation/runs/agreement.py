@@ -52,7 +52,7 @@ def release(setup: Setup, client: int) -> Release:
     """The release of a client's counts, whose sensitivity is that of all records that are protected together."""
     replaced = setup.schedule.workload(int(setup.partition.sizes[client])).replaced
     moved = sensitivity(_columns(setup) + (setup.time_grid is not None), replaced)
-    return setup.plan.counts_release(client, moved) if setup.plan else Release(moved)
+    return setup.plan.release_of(setup.plan.ranges, client, moved) if setup.plan else Release(moved)
 
 
 def sigma(setup: Setup, client: int) -> float:

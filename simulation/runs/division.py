@@ -15,6 +15,7 @@ from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import require
 from twinflower.known_objectives import SURVIVAL
+from twinflower.privacy.load import Shares
 
 from ..settings import Config
 from .score_bins import check_bins
@@ -105,12 +106,15 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         check_bins(config, data.num_classes)
 
 
-def share_for_counts(config: Config, data: Dataset) -> float:
-    """The share of the privacy budget for counts before round 1: private ranges of a schema, and a survival curve."""
-    ranges = 0.0 if data.unscaled is None or isinstance(config.data, Data) else config.data.range_share
-    share = ranges + config.privacy.survival_share * bool(config.evaluation.survival_curve)
+def shares_besides_rounds(config: Config, data: Dataset) -> Shares:
+    """The shares of the privacy budget for counts before round 1 (private ranges of a schema, and a survival curve),
+    and for what intervals follow from."""
+    counts = 0.0 if data.unscaled is None or isinstance(config.data, Data) else config.data.range_share
+    counts += config.privacy.survival_share * bool(config.evaluation.survival_curve)
+    shares = Shares(counts, config.privacy.interval_share * config.evaluation.standard_errors)
     require(
-        share < 1,
-        f"data.range-share and privacy.survival-share must add up to less than 1; got {share:g} in all",
+        shares.total < 1,
+        "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
+        f"{shares.total:g} in all",
     )
-    return share
+    return shares

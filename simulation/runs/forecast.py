@@ -13,7 +13,7 @@ from twinflower.sums.noise import lost_site
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
-from . import held_out
+from . import held_out, information
 from .advice import outlook
 from .agreement import planned, release_row
 from .privacy import spent
@@ -88,13 +88,14 @@ def _used(setup: Setup, round_: int, client: int) -> Used:
 
 def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
     """The table of `noise_used`, as rows under `NOISE_HEADINGS`, between the counts for private ranges and
-    those of the evaluation."""
+    what is released after the rounds."""
     return (
         release_row(setup)
         + [
             (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
             for name, used in noise_used(setup).items()
         ]
+        + information.release_row(setup)
         + held_out.release_row(setup)
     )
 
@@ -127,6 +128,7 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
     return (
         rows
         + planned(setup)
+        + information.planned(setup)
         + held_out.planned(setup)
         + (_shared(plan) if isinstance(plan, SumPlan) else [])
         + _cost(plan)

@@ -17,7 +17,7 @@ from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.sums.masks import Identity, simulated
 
-from . import agreement, held_out
+from . import agreement, held_out, information
 from .rows import all_rows, held_rows
 from .score_bins import score_bins
 from .setup import Setup
@@ -103,6 +103,7 @@ def client_of(
             own.standard_errors,
             setup.config.rounds,
         ),
+        information.of_client(setup, number, guard, store or ContextStore(context.state)),
     )
 
 

@@ -9,6 +9,7 @@ from twinflower.algorithms.published import PublishedRule, published_plan
 from twinflower.arrays import Array, Index
 from twinflower.errors import require
 from twinflower.privacy import best_guess, detection, gdp_epsilon
+from twinflower.privacy.load import NOTHING_ELSE, Shares
 from twinflower.privacy.plan import Plan, Target
 from twinflower.privacy.unit import Unit
 from twinflower.problems.batches import LocalSchedule
@@ -26,19 +27,19 @@ def make_plan(
     objective: Model,
     schedule: LocalSchedule,
     sizes: Index,
-    for_counts: float = 0.0,
+    others: Shares = NOTHING_ELSE,
     held_out: Index | None = None,
     num_classes: int = 0,
 ) -> Plan | None:
     """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
 
-    for_counts: the share of the budget for counts before round 1, 0 if there are none. held_out (N,): how many rows the
-    clients hold out for evaluation; None if they evaluate nothing. num_classes: of the labels.
+    others: the shares of the budget for what clients release besides the rounds. held_out (N,): how many rows they hold
+    out for evaluation; None if they evaluate nothing. num_classes: of the labels.
     """
     if not isinstance(config.privacy, Private):
         return None
     target = _target(config.privacy)
-    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, for_counts)
+    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, others)
     if held_out is None:
         return plan
     own = config.evaluation
@@ -53,20 +54,20 @@ def _target(privacy: Private) -> Target:
 
 def _plan(
     config: Config, privacy: Private, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index,
-    target: Target, for_counts: float,
+    target: Target, others: Shares,
 ) -> Plan:  # fmt: skip
     """The plan of the training alone."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = privacy.trust == "sum"
-    counts = for_counts or config.evaluation.survival_curve
+    counts = others.ranges or config.evaluation.survival_curve
     require(
         not counts or not (sums or isinstance(privacy, AsPublished)),
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
         "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
     )
     require(
-        not (for_counts and target.tune_share),
+        not (others.ranges and target.tune_share),
         "privacy.tune-share and private ranges or survival curves share no budget, because every candidate would need "
         "counts of its own: set privacy.tune-share to 0, or give the schema's columns public ranges and leave "
         "evaluation.survival-curve empty",
@@ -75,7 +76,7 @@ def _plan(
         honest, d = privacy.honest_sites, objective.d
         return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
-        return Plan.of(algorithm, bounds, workloads, asked, target, for_counts)
+        return Plan.of(algorithm, bounds, workloads, asked, target, others)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
@@ -95,6 +96,7 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
         "mu_evaluation": math.sqrt(plan.evaluation.costs(last).max()) if plan.evaluation else 0.0,
+        "mu_intervals": _mu_intervals(plan, last),
         "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
         "epsilon": epsilon,
@@ -108,6 +110,13 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
         "guarantee": in_words(plan, epsilon, worst, alone, seeded),
         **(_spent_alone(plan, alone) if isinstance(plan, SumPlan) else {}),
     }
+
+
+def _mu_intervals(plan: Plan, last: int | None) -> float:
+    """The mu of what a client releases after the last round, 0 before; last: see `Plan.mu`."""
+    if last is not None and last < len(plan.weights) - 1:
+        return 0.0
+    return math.sqrt(float((plan.intervals * plan.touched / plan.multipliers**2).max()))
 
 
 def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Array]:
@@ -160,6 +169,7 @@ def _included(plan: Plan) -> str:
     """What the guarantee covers besides the rounds, as a clause; empty if there is nothing."""
     costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
     costs += ["the counts before round 1"] * bool(plan.ranges.any())
+    costs += ["what it releases after the last round for intervals"] * bool(plan.intervals.any())
     costs += ["those of the evaluation on held-out rows"] * bool(plan.evaluation)
     return f", {' and '.join(costs)} included," if costs else ""
 

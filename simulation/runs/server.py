@@ -10,9 +10,13 @@ import numpy as np
 
 from twinflower.arrays import Array, Index
 from twinflower.data.ranges import pack_ranges
+from twinflower.models.information import packed_size
+from twinflower.models.released import released_size
 from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
+from twinflower.strategies.information import collect, exact_sums
 from twinflower.strategies.ranges import Agreement
 
+from . import information
 from .agreement import counted, entries, found
 from .held_out import bins, released
 from .setup import Setup
@@ -58,3 +62,22 @@ def agreement(setup: Setup, keep: Callable[[Array, Index], None]) -> Agreement |
         return pack_ranges(found(setup, counts, clients)) if setup.dataset.unscaled else b""
 
     return Agreement(entries(setup), ranges)
+
+
+def standard_errors(setup: Setup, strategy: StarStrategy, x: Array) -> tuple[information.Sums | None, str]:
+    """The sums of all clients at the final model x (d,); None, and a sentence why if a client sends none."""
+    if not information.asked(setup):
+        return None, ""
+    stamp = strategy.training.stamp(setup.config.rounds)
+    sites, why = collect(strategy.exchange, x, stamp, *_reading(setup))
+    return information.together(sites), why
+
+
+def _reading(setup: Setup) -> tuple[int, Callable[[int, Array], information.Sums]]:
+    """How many numbers a client sends, and what they say."""
+    d, sizes = setup.objective.d, setup.partition.sizes
+    if setup.plan:
+        return released_size(d), lambda client, own: information.units(setup).unpacked(
+            own, d, information.sigma(setup, client)
+        )
+    return packed_size(d), lambda client, own: exact_sums(own, d, int(sizes[client]))

@@ -32,7 +32,7 @@ from twinflower.sums.summed import Summed
 
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central
-from .division import divided, load_rows, share_for_counts
+from .division import divided, load_rows, shares_besides_rounds
 from .method import build_method, graph_of, starting_point, through_sums, weighting_of
 from .privacy import make_plan
 
@@ -204,7 +204,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     division, held = divided(config, data)
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())
     plan = make_plan(
-        config, method, objective, schedule, division.sizes, share_for_counts(config, data),
+        config, method, objective, schedule, division.sizes, shares_besides_rounds(config, data),
         held.sizes if held else None, data.num_classes,
     )  # fmt: skip
     algorithm = through_sums(method, plan, schedule, division.sizes)

@@ -17,7 +17,6 @@ from twinflower.algorithms.abilities import DrawsSteps, client_models, personal_
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
-from twinflower.models.information import Information
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
@@ -32,6 +31,7 @@ from ..results.resume import newest
 from ..results.writing import write_config
 from ..runs import held_out, information
 from ..runs.agreement import simulated
+from ..runs.information import Sums
 from ..runs.method import with_sizes
 from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
@@ -228,7 +228,7 @@ def _together(
     ]
 
 
-def _information(setup: Setup, x: Array | None) -> Information | None:
+def _information(setup: Setup, x: Array | None) -> Sums | None:
     return None if x is None else information.simulated(setup, x)
 
 

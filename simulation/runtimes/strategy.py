@@ -12,15 +12,14 @@ from flwr.serverapp import Grid
 from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
-from twinflower.models.information import Information
 from twinflower.strategies import StarStrategy
-from twinflower.strategies.information import collect
 from twinflower.strategies.rounds import Training
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result
 from ..results.resume import newest
 from ..runs import agreement, held_out, server
+from ..runs.information import Sums
 from ..runs.setup import Setup
 from .evaluator import Evaluator
 from .progress import say
@@ -48,7 +47,7 @@ def run_strategy(
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
 
     began, failure, model, points = time.perf_counter(), "", None, None
-    sums: tuple[Information | None, str] = None, ""
+    sums: tuple[Sums | None, str] = None, ""
     try:
         with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
             strategy.start(
@@ -63,9 +62,7 @@ def run_strategy(
             )
         model = setup.algorithm.model(strategy.server)
         points = client_models(setup.method, setup.own(strategy.server))
-        if setup.config.evaluation.standard_errors:
-            asked = setup.config.rounds, strategy.training.session
-            sums = collect(strategy.exchange, model, *asked, setup.partition.sizes)
+        sums = server.standard_errors(setup, strategy, model)
     except RunError as error:
         if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
             raise  # what resuming needs stays in the folder

@@ -2,21 +2,20 @@
 
 from twinflower.errors import require
 from twinflower.known_objectives import SURVIVAL, ObjectiveSettings
-from twinflower.problems.losses import Likelihood
-from twinflower.problems.objectives import LOSSES, LinearObjective
+from twinflower.problems.discrete_cox import LINKS, CoxObjective
+from twinflower.problems.losses import BoundedLikelihood, Likelihood
+from twinflower.problems.objectives import LOSSES, UNBOUNDED, LinearObjective
+
+from .sections import Gradient, NoPrivacy, Private
 
 _LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), *SURVIVAL]
+_BOUNDED = [name for name, loss in LOSSES.items() if isinstance(loss, BoundedLikelihood)]
 
 
-def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privacy: str) -> None:
-    """Raise SettingError for a run whose model has no standard errors, or in which they would cost privacy."""
-    require(
-        privacy == "none",
-        "evaluation.standard-errors must be false in a private run: the information matrix is an exact function of the "
-        "records, which no budget pays for, and intervals that count in the noise of the training were measured to "
-        "hold the truth too rarely in some settings, so none are offered; got true with "
-        f"privacy.mode {privacy}",
-    )
+def check_standard_errors(
+    objective: ObjectiveSettings, regulariser: str, privacy: NoPrivacy | Private
+) -> None:
+    """Raise SettingError for a run whose model has no standard errors, or whose budget cannot pay for them."""
     require(
         objective.name in _LIKELIHOODS,
         f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(_LIKELIHOODS)}; got "
@@ -26,10 +25,34 @@ def check_standard_errors(objective: ObjectiveSettings, regulariser: str, privac
         not (isinstance(objective, LinearObjective) and objective.class_weights),
         "evaluation.standard-errors: a weighted loss is not a likelihood: remove objective.class-weights",
     )
+    if isinstance(privacy, Private):
+        _check_private(objective, regulariser, privacy)
     require(
         regulariser in ("none", "selected")
         and not (objective.l2 or objective.nonconvex or objective.clip_norm),
         "evaluation.standard-errors needs the maximum of the likelihood, which a penalty or clipping moves: set "
         "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0; "
         "twinflower refit trains the columns of a sparse model again without its penalty",
+    )
+
+
+def _check_private(objective: ObjectiveSettings, regulariser: str, privacy: Private) -> None:
+    """Raise SettingError for a private run in which nothing can be released from which intervals follow."""
+    bounded = objective.name in _BOUNDED or (
+        isinstance(objective, CoxObjective) and LINKS[objective.link].curvature_bound < float("inf")
+    )
+    require(bounded, f"evaluation.standard-errors: {UNBOUNDED}; got {objective.name}")
+    require(
+        isinstance(privacy, Gradient) and privacy.trust == "local",
+        "evaluation.standard-errors must be false with privacy.trust = sum and privacy.mode = as-published, which have "
+        f"no plan for what sites release after the last round; got true with privacy.mode {privacy.mode}",
+    )
+    require(
+        not privacy.tune_share,
+        "privacy.tune-share and evaluation.standard-errors share no budget: set one of them to 0 or false",
+    )
+    require(
+        regulariser != "selected",
+        "evaluation.standard-errors must be false in a private run of selected columns, because intervals would have "
+        "to account for the selection: set regulariser.name to none",
     )

@@ -44,7 +44,7 @@ def check(config: Config, stored: bool = False) -> None:
     if config.objective.name == STRATIFIED_COX:
         _check_whole_sites(config)
     if config.evaluation.standard_errors:
-        check_standard_errors(config.objective, config.regulariser.name, config.privacy.mode)
+        check_standard_errors(config.objective, config.regulariser.name, config.privacy)
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
     if isinstance(config.privacy, Gradient):

@@ -129,8 +129,8 @@ class Evaluation:
     standard_errors: Annotated[
         bool,
         Setting(
-            "at the end clients send the information matrix of the model, for standard errors and p-values; without "
-            "privacy and penalties only"
+            "at the end clients send gradient and information matrix of the model, for standard errors and p-values, "
+            "with noise in a private run; without penalties only"
         ),
     ] = False
 
@@ -150,6 +150,7 @@ class _Plain:
     tune_share = 0.0
     evaluation_share = 0.0
     survival_share = 0.0
+    interval_share = 0.0
 
     @property
     def unit(self) -> Unit:
@@ -242,6 +243,14 @@ class Gradient(Private):
             "share of the budget",
         ),
     ] = 0.1
+    interval_share: Annotated[
+        float,
+        Setting(
+            "part for what evaluation.standard-errors releases after the last round",
+            Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999),
+            "share of the budget",
+        ),
+    ] = 0.5
 
     @property
     def unit(self) -> Unit:

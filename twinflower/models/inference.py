@@ -35,10 +35,14 @@ _UNBOUNDED = {
 
 
 class Inference(NamedTuple):
-    """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth."""
+    """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth.
+
+    private: whether they follow from noisy sums.
+    """
 
     rows: list[Coefficient]
     remarks: list[str]
+    private: bool = False
 
 
 class _Inverse(NamedTuple):
@@ -87,7 +91,7 @@ def infer(
     exact = residuals and not robust
     shown = np.where(gone | (information.bounding == 0), np.nan, errors)
     done = [
-        _with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, shown, strict=True)
+        with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, shown, strict=True)
     ]
     far = _far(done, step, errors, f"log {found[0].effect}" if found[0].effect else "")
     return Inference(done, _remarks(done, rows, information, far, gone))
@@ -104,7 +108,7 @@ def _errors(rows: Array, inverse: _Inverse, information: Information, residuals:
     return np.sqrt(variance * (parts**2).sum(1))  # type: ignore[no-any-return]
 
 
-def _with_error(own: Coefficient, error: float, freedom: float) -> Coefficient:
+def with_error(own: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:
     """The coefficient with its error; freedom: of Student's t, 0 for the normal distribution."""
     tail = (1 - LEVEL) / 2
     z = abs(own.estimate / error)

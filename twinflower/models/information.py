@@ -73,6 +73,11 @@ class Information(NamedTuple):
         """All numbers in one array, (3 + d + 2 d^2,)."""
         return np.concatenate([np.ravel(part) for part in self])
 
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The arrays of a file, by name."""
+        return {"information": self.packed}
+
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `packed`; ValueError for another number of numbers."""

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..data.columns import Category, Column
+from ..data.columns import INDICATOR, REFUSE, Category, Column
 from ..data.features import EACH, ROW_SCALINGS, common_factor, completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
 from ..data.tables import read_features, similar
 from ..errors import DataError, cause
 from ..randomness import stream
+
+_SPANNING, _INCOMPLETE = 500, 25  # rows, at least; rows that are repeated with missing values
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,24 @@ class Inputs:
         if self.schema is None:
             return draw.uniform(-1.0, 1.0, (rows, self.num_features))
         return np.hstack([_column(column, rows, draw) for column in self.schema.columns])
+
+    def spanning(self) -> Array:
+        """Public rows with the features that a model has, of which all possible rows are linear combinations: those of
+        `reference`, some of them again with each column missing that may be."""
+        plain = self.reference(max(_SPANNING, 2 * self.num_features))
+        return self.completed(np.vstack([plain, *map(np.vstack, map(self._missing, plain[:_INCOMPLETE]))]))
+
+    def _missing(self, row: Array) -> list[Array]:
+        """This row, and again with each column missing that may be."""
+        columns, found = self.schema.columns if self.schema else (), [row]
+        ends = np.cumsum([len(column.features) for column in columns])
+        for column, end in zip(columns, ends, strict=True):
+            if column.missing != REFUSE:
+                other = row.copy()
+                other[end - len(column.features) : end] = 0.0
+                other[end - 1] = float(column.missing == INDICATOR)
+                found.append(other)
+        return found
 
     @property
     def _longest(self) -> float:

@@ -27,6 +27,9 @@ from .coefficients import Coefficient
 from .inference import Inference, infer
 from .information import Information
 from .inputs import Inputs
+from .newton import Reference
+from .private_inference import privately_inferred
+from .released import Released
 
 VERSION = 1
 _SELECTED = (
@@ -66,7 +69,7 @@ class TrainedModel(ABC):
     middle: float = 0.0  # middle of the range of a numeric label
     half: float = 1.0
     origin: Mapping[str, Any] = field(default_factory=dict)
-    information: Information | None = None
+    information: Information | Released | None = None
     selected: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
@@ -190,14 +193,25 @@ def inferred(model: TrainedModel, robust: bool = False) -> Inference:
     found = model._table()
     if model.information is None:
         return Inference(found, [])
-    points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
-    constant, *columns = (np.array([row.estimate for row in own]) for own in points)
-    rows = np.stack(columns, axis=1) - constant[:, None]
+    rows = _differentials(model)
+    if isinstance(model.information, Released):
+        require(not robust, "the robust form needs exact sums, which no private run has: leave it out")
+        known = Reference.of(model._model, model.inputs.spanning())
+        return privately_inferred(
+            model.x, lambda x: replace(model, x=x)._table(), rows, model.information, known
+        )
     if not model.selected:
         return infer(found, rows, model.information, model.residuals, robust)
     kept = list(model.selected)
     done = infer(found, rows[:, kept], model.information.at(kept), model.residuals, robust)
     return done._replace(remarks=[_SELECTED, *done.remarks])
+
+
+def _differentials(model: TrainedModel) -> Array:
+    """T (terms, d), by which the estimates of the coefficients change with x."""
+    points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
+    constant, *columns = (np.array([row.estimate for row in own]) for own in points)
+    return np.stack(columns, axis=1) - constant[:, None]
 
 
 def scored(model: TrainedModel, rows: Any) -> tuple[Array, NDArray[Any], NDArray[Any]]:

@@ -6,8 +6,8 @@
 A file model.npz holds the point `x` (d,) and a JSON text, `description`, with everything needed to turn rows into
 predictions: the objective, the schema of the tables or the scaling of the columns, whether a column of ones is added,
 the limit on row norms, the classes, and the origin of the model. It contains no pickled objects, so files from others
-can be opened safely. What sites sent for standard errors (`Information`) is in a file information.npz beside it, so
-that whoever gets the model does not get exact sums about the sites' rows.
+can be opened safely. What sites sent for standard errors (`Information`, `Released`) is in a file information.npz
+beside it, so that whoever gets the model does not get exact sums about the sites' rows.
 
 `model` has what is common to all models.
 """
@@ -37,6 +37,7 @@ from .coefficients import Coefficient, table
 from .information import Information
 from .inputs import Inputs
 from .model import VERSION, TrainedModel, labelled
+from .released import Released
 from .risk_model import TrainedRisk
 from .survival_model import TrainedSurvival
 
@@ -224,17 +225,20 @@ def _point(arrays: Mapping[str, Any], site: int | None, file: Path) -> Array:
     return points[site]  # type: ignore[no-any-return]
 
 
-def _information(file: Path, x: Array) -> Information | None:
+def _information(file: Path, x: Array) -> Information | Released | None:
     """What the sites sent for the standard errors of the model x (d,), from this file beside the model if it is there;
     ValueError for a damaged file."""
     if not file.exists():
         return None
     with np.load(io.BytesIO(read_bytes(file)), allow_pickle=False) as arrays:
-        own = np.array_equal(arrays["x"], x)
-        return Information.unpacked(arrays["information"].astype(np.float64), len(x)) if own else None
+        if not np.array_equal(arrays["x"], x):
+            return None
+        if "information" in arrays:
+            return Information.unpacked(arrays["information"].astype(np.float64), len(x))
+        return Released.read(arrays, len(x))
 
 
-def _described(x: Array, document: Mapping[str, Any], information: Information | None) -> Trained:
+def _described(x: Array, document: Mapping[str, Any], information: Information | Released | None) -> Trained:
     if document["version"] != VERSION:
         raise ValueError(f"its format is {document['version']}, and this version reads {VERSION}")
     if document["objective"] not in _FORMS:

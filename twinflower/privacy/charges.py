@@ -28,7 +28,8 @@ class Charge:
 
     run, config: identities of the run and of its settings. time: seconds since the epoch. alone: in a run with sums,
     the cost against all other parties together, whereas `cost` relies on the noise of other honest sites; otherwise
-    None. round: -t for an evaluation on held-out rows after round t. split: identifies the division of the rows into
+    None. round: -t for an evaluation on held-out rows after round t, and the round after the last one for what
+    intervals follow from. split: identifies the division of the rows into
     those that are trained on and those that are held out, if what is protected lies in one part only (`total_cost`);
     otherwise empty. flower_run: the id of Flower's run in which a deployed site was charged; otherwise empty.
 

@@ -36,13 +36,30 @@ class PlansNoise(ABC):
         `releases`."""
 
 
+class Shares(NamedTuple):
+    """The shares, below 1 in all, of every client's budget for what it releases besides the rounds: `Load.ranges` and
+    `Load.intervals`."""
+
+    ranges: float = 0.0
+    intervals: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.ranges + self.intervals
+
+
+NOTHING_ELSE = Shares()
+
+
 class Load(NamedTuple):
     """The participation of the clients in a run, as far as it determines their privacy cost.
 
     weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
     rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. touched (N,): how many
     releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts that a
-    client releases before round 1 (`data.ranges`).
+    client releases before round 1 (`data.ranges`). intervals (N,): the part that is for what it releases after the last
+    round, from which intervals follow (`models.released`).
     """
 
     weights: Array
@@ -50,6 +67,7 @@ class Load(NamedTuple):
     shares: Array
     touched: Index
     ranges: Array
+    intervals: Array
 
     @classmethod
     def of(
@@ -58,12 +76,10 @@ class Load(NamedTuple):
         bounds: Bounds,
         workloads: Sequence[Workload],
         asked: Participation,
-        for_ranges: float = 0.0,
+        others: "Shares" = NOTHING_ELSE,
     ) -> "Load":
-        """The load of clients with these workloads. Raises SettingError if a release has no finite sensitivity.
-
-        for_ranges: the share in [0, 1) of every client's budget that its counts take.
-        """
+        """The load of clients with these workloads; others: what else they release than the rounds. Raises SettingError
+        if a release has no finite sensitivity."""
         releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
         check_sensitivities(np.array([release.sensitivity for release in releases.values()]))
         touched = np.array([releases[workload].touched for workload in workloads])
@@ -72,8 +88,9 @@ class Load(NamedTuple):
         rounds_in, shares = (
             shares_of(w, enumerate(asked, 1), len(workloads)) for w in (np.ones_like(weights), weights)
         )
-        ranges = np.where(rounds_in > 0, shares, weights.max()) * (for_ranges / (1 - for_ranges))
-        return cls(weights, rounds_in, shares + ranges, touched, ranges)
+        trained = np.where(rounds_in > 0, shares, weights.max()) / (1 - others.total)
+        ranges, intervals = trained * others.ranges, trained * others.intervals
+        return cls(weights, rounds_in, shares + ranges + intervals, touched, ranges, intervals)
 
     def mu(self, multipliers: Array) -> float:
         """The largest mu over all clients, which have these noise multipliers (N,)."""

@@ -26,7 +26,7 @@ from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .charges import Ledger
 from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .load import Load, Participation, Planned, PlansNoise, shares_of
+from .load import NOTHING_ELSE, Load, Participation, Planned, PlansNoise, Shares, shares_of
 from .mechanism import secret, seeded
 from .release import Release
 from .unit import ONE_RECORD, Unit
@@ -102,7 +102,8 @@ class Plan:
     """The noise of a run and its privacy cost, computed before the run starts.
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
-    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched, ranges: as in `Load`.
+    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched, ranges, intervals: as in
+    `Load`.
     mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
     refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
     `budget`. evaluation: on the clients' held-out rows, which is in all totals; None for none.
@@ -120,6 +121,7 @@ class Plan:
     shares: Array
     touched: Index
     ranges: Array
+    intervals: Array
     mu_limit: float
     caveat: str = ""
     provable: bool = True
@@ -132,18 +134,18 @@ class Plan:
     @classmethod
     def of(
         cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Participation, target: Target,
-        for_ranges: float = 0.0,
+        others: Shares = NOTHING_ELSE,
     ) -> "Plan":  # fmt: skip
         """Plan the noise of clients with these workloads (`LocalSchedule.workloads`).
 
         bounds: of the objective on allowed rows. asked: for each round, the numbers of the sampled clients, from 0.
-        for_ranges: the share in [0, 1) of the budget for counts that every client releases before round 1.
+        others: the shares of the budget for what every client releases before round 1 and after the last one.
         Raises SettingError if no amount of noise can give this algorithm the target.
         """
         require(
             algorithm.privacy in ("public-state", "gradient"), f"no plan for privacy '{algorithm.privacy}'"
         )
-        load = Load.of(algorithm, bounds, workloads, asked, for_ranges)
+        load = Load.of(algorithm, bounds, workloads, asked, others)
         own_rule = _own_rule(target, algorithm, load.rounds_in)
         require(
             own_rule is None or target.training_share == 1,
@@ -151,10 +153,10 @@ class Plan:
             "evaluation of a group: set privacy.tune-share to 0, and evaluate only if records are protected",
         )
         require(
-            own_rule is None or not for_ranges,
+            own_rule is None or not others.total,
             "this method plans its noise by an accounting of its own, which has no place for the counts from which "
-            "private ranges and survival curves follow: give the schema's columns public ranges and leave "
-            "evaluation.survival-curve empty, or set noise-multiplier",
+            "private ranges and survival curves follow, nor for intervals: give the schema's columns public ranges, "
+            "leave evaluation.survival-curve empty and evaluation.standard-errors false, or set noise-multiplier",
         )
         multipliers = _multipliers(target, load) if own_rule is None else own_rule
         papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
@@ -201,13 +203,15 @@ class Plan:
 
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client."""
-        largest = max(self.weights.max(), self.ranges[client] * self.touched[client])
+        others = max(self.ranges[client], self.intervals[client])
+        largest = max(self.weights.max(), others * self.touched[client])
         trained = float(self.multipliers[client]) / math.sqrt(largest)
         return min(trained, self.evaluation.multiplier) if self.evaluation else trained
 
-    def counts_release(self, client: int, sensitivity: float) -> Release:
-        """The release of a client's counts before round 1, which have this sensitivity."""
-        return Release(sensitivity, weight=float(self.ranges[client] * self.touched[client]))
+    def release_of(self, part: Array, client: int, sensitivity: float) -> Release:
+        """The release with this sensitivity for which a client has this part (N,) of `shares`: `ranges` for its counts
+        before round 1, or `intervals`."""
+        return Release(sensitivity, weight=float(part[client] * self.touched[client]))
 
     def mu(self, shares: Array, last: int | None = None) -> Array:
         """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
@@ -234,11 +238,14 @@ class Plan:
         return replace(self, multipliers=self.multipliers * np.where(now > 0, now, 1.0) / mu, mu_limit=mu)
 
     def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
-        """The sum of the weights (N,) of the rounds in which each client was sampled, and of its counts before round 1.
+        """The sum of the weights (N,) of the rounds in which each client was sampled, of its counts before round 1 and,
+        if the last round is among them, of what it releases afterwards.
 
         asked: (round, clients) pairs.
         """
-        return self.ranges + shares_of(self.weights, asked, len(self.touched))
+        done = list(asked)
+        ended = any(round_ == len(self.weights) - 1 for round_, _ in done)
+        return self.ranges + ended * self.intervals + shares_of(self.weights, done, len(self.touched))
 
     def guard(
         self, client: int, ledger: Ledger, *, seed: int | None = None, run: str = "", config: str = "",
@@ -265,7 +272,8 @@ def _multipliers(target: Target, load: Load) -> Array:
     """
     if target.noise_multiplier:
         return np.full(len(load.shares), target.noise_multiplier)
-    units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + load.ranges) * load.touched
+    others = load.ranges + load.intervals
+    units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + others) * load.touched
     return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
 
 

@@ -50,7 +50,8 @@ from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
 from .interfaces import Batch, Bounds, Part
-from .objectives import LinearModel, Penalties
+from .losses import KAPPA
+from .objectives import UNBOUNDED, LinearModel, Penalties
 
 DISCRETE_COX = "discrete-cox"
 MOST_INTERVALS = 1000
@@ -138,6 +139,7 @@ class IntervalHazards:
     def __init__(self, ends: Sequence[float], link: Link) -> None:
         self.ends, self.link = np.array(ends, dtype=np.float64), link
         self.slope_bound = link.slope_bound * math.sqrt(len(self.ends))
+        self.public_label = -2.0 * self.ends[-1]  # censored after the last interval
         self.curvature_bound = link.curvature_bound
 
     def outputs(self, num_classes: int) -> int:
@@ -236,6 +238,12 @@ class DiscreteCox(LinearModel):
             bends = bends * rows.row_weights[:, None]
         cross = a.T @ bends
         return np.block([[a.T @ (bends.sum(-1)[:, None] * a), cross], [cross.T, np.diag(bends.sum(0))]])
+
+    def information_bounds(self, row_norm: float) -> tuple[float, float]:
+        """See `LinearModel.information_bounds`: the largest norm is that of J^T J / 4, with all intervals at risk."""
+        require(math.isfinite(self.loss.curvature_bound), UNBOUNDED)
+        stretch = self.outputs * row_norm**2  # eigenvalues of J J^T: 1 + stretch, and else 1
+        return self.loss.curvature_bound * math.sqrt((1 + stretch) ** 2 + self.outputs - 1), KAPPA
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """See `LinearModel.outer`."""

@@ -13,6 +13,9 @@ from ..arrays import Array, Labels
 from ..count_labels import unpacked
 from ..errors import require
 
+KAPPA = math.sqrt(2 / 3)
+"""That of the logistic loss; see `models.released`."""
+
 
 class Loss(Protocol):
     """A loss of scores (..., b, outputs) against labels (..., b)."""
@@ -55,6 +58,19 @@ class Likelihood(Protocol):
 
     def hessians(self, scores: Array, labels: Labels) -> Array:
         """Second derivatives of the loss with respect to the scores, (b, outputs, outputs)."""
+
+
+@runtime_checkable
+class BoundedLikelihood(Likelihood, Protocol):
+    """A `Likelihood` whose slopes and second derivatives have public bounds (`models.released`).
+
+    public_label: a label with which a row has information about all of its scores.
+    """
+
+    public_label: float
+
+    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
+        """A bound on the Frobenius norm of a row's `hessians`, and kappa."""
 
 
 @lru_cache
@@ -109,6 +125,7 @@ class Softmax(_Compares):
 
     classifies = True
     slope_bound, curvature_bound, vector_slopes = math.sqrt(2.0), 0.5, True
+    public_label = 0
 
     def outputs(self, num_classes: int) -> int:
         return num_classes
@@ -127,6 +144,9 @@ class Softmax(_Compares):
         shares = probabilities(scores)
         return shares[:, :, None] * (np.eye(scores.shape[-1]) - shares[:, None, :])
 
+    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
+        return 0.5, KAPPA if outputs == 2 else 0.5
+
     def predict(self, scores: Array) -> Array:
         return scores.argmax(-1)
 
@@ -136,6 +156,7 @@ class Logistic(_Compares):
 
     classifies = True
     slope_bound, curvature_bound, vector_slopes = 1.0, 0.25, False
+    public_label = 0
 
     def outputs(self, num_classes: int) -> int:
         require(num_classes == 2, f"objective 'logistic' needs 2 classes; got {num_classes}: try 'softmax'")
@@ -153,6 +174,9 @@ class Logistic(_Compares):
 
     def hessians(self, scores: Array, labels: Labels) -> Array:
         return (special.expit(scores) * special.expit(-scores))[..., None]
+
+    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
+        return 0.25, KAPPA
 
     def predict(self, scores: Array) -> Array:
         return (scores[..., 0] > 0).astype(np.int64)

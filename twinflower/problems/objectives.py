@@ -31,6 +31,7 @@ from ..settings import Rule, Setting, at_least, check_choice, check_settings, on
 from .interfaces import Batch, Bounds, Model, Objective, Part, ScaledGrads, check_weights
 from .losses import (
     Absolute,
+    BoundedLikelihood,
     ClassWeighted,
     Huber,
     Likelihood,
@@ -51,6 +52,12 @@ LOSSES: dict[str, Loss] = {
     "absolute": Absolute(),
     "poisson": Poisson(),
 }
+
+UNBOUNDED = (
+    "intervals with privacy need a likelihood whose gradients and information matrices have public bounds, because "
+    "clipping would move the maximum: set objective.name to logistic or softmax, or to discrete-cox with "
+    "objective.link = logit"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,6 +204,13 @@ class LinearModel(Penalised, ScaledGrads):
         if rows.row_weights is not None:
             matrices = matrices * rows.row_weights[:, None, None]
         return self._sandwich(rows.features, matrices)
+
+    def information_bounds(self, row_norm: float) -> tuple[float, float]:
+        """A bound on the Frobenius norm of the `information` of one row of norm at most row_norm, and kappa, which
+        bounds it together with the gradient (`models.released`); SettingError if there are none."""
+        require(isinstance(self.loss, BoundedLikelihood), UNBOUNDED)
+        bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
+        return bound * row_norm**2, kappa
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""

@@ -48,7 +48,7 @@ class SumPlan(Plan):
         return cls(
             algorithm.privacy, target.delta, sums.shares, bounds, np.array([0.0, *sums.weights]),
             np.full(sums.sites, float(rounds)), sums.costs.sum(0), np.ones(sums.sites, dtype=np.int64),
-            np.zeros(sums.sites), float(sums.mu.max()), unit=target.unit, sums=sums,
+            np.zeros(sums.sites), np.zeros(sums.sites), float(sums.mu.max()), unit=target.unit, sums=sums,
             counts=weights_of(algorithm, np.arange(sums.sites)),
         )  # fmt: skip
 

@@ -1,0 +1,111 @@
+"""Estimates with their covariance from what private sites release about a model: one noisy step of Newton's method.
+
+With the released sums H~ = H + N and g~ = g + n at the model x (`models.released`), the estimate is
+
+    x^ = x + s,   s = -H~^-1 g~.
+
+If the log likelihood is quadratic between x and its maximum x*, g = H (x - x*) = H e, so that
+
+    x^ - x* = H~^-1 (N e - n).
+
+The maximum itself deviates from the truth with covariance H^-1, and these are independent. N is symmetric with the
+variance nu^2 in the diagonal and nu^2 / 2 beside it, so N e has the covariance nu^2 (|e|^2 I + e e^T) / 2. With s for
+-e and gamma^2 for the variance of n, the covariance of x^ is
+
+    H~^-1 + H~^-1 ( gamma^2 I + nu^2 (|s|^2 I + s s^T) / 2 ) H~^-1 + m m^T.
+
+The last term is for a likelihood that is not quadratic. If x + s were the maximum, a step from x would miss it by
+
+    m = H_0^-1 (g_0(x + s) - g_0(x)) - s
+
+with gradient and information matrix of the sites' rows. These are not known there, and public reference rows take their
+place, on which the labels cancel.
+
+x^ does not depend on how x was found. Directions of x that change no score, such as that of one-hot features against a
+column of ones, have no information. They are known from the reference rows (`spanned`), and all of this happens in an
+orthonormal basis of the others, in which the noise is the same.
+
+Two things can go wrong, and both show in what was released. H~ can be too noisy to be inverted: `clearness` is its
+smallest eigenvalue in deviations of its noise. And x can be too far from the maximum for one step: `missed` is the
+largest part that m has in the error of a score. The limits of both were found by simulation (`benchmarks/coverage.py`).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array
+from ..problems.interfaces import Batch
+from ..problems.objectives import LinearModel
+from .released import Released
+
+LEAST_CLEAR = 5.0
+MOST_MISSED = 1.0
+_EMPTY = (
+    1e-9  # an eigenvalue of the information of reference rows, relative to the largest, which is rounding
+)
+
+
+class Reference(NamedTuple):
+    """Public rows of which all possible rows are linear combinations, with labels that leave no score out.
+
+    basis (d, r): orthonormal, of the directions of x on which the likelihood of the rows depends.
+    """
+
+    objective: LinearModel
+    rows: Batch
+    basis: Array
+
+    @classmethod
+    def of(cls, objective: LinearModel, features: Array) -> "Reference":
+        """The rows with these features (rows, n)."""
+        label = objective.loss.public_label  # type: ignore[attr-defined]  # of a BoundedLikelihood
+        found = cls(objective, Batch(features, np.full(len(features), label)), np.eye(objective.d))
+        values, vectors = np.linalg.eigh(found.information(np.zeros(objective.d)))
+        return found._replace(basis=vectors[:, values > _EMPTY * values[-1]])
+
+    def information(self, x: Array) -> Array:
+        """The information matrix (d, d) of the rows at x."""
+        return self.objective.information(self.objective.scores(x, self.rows.features), self.rows)
+
+    def missed(self, x: Array, step: Array) -> Array:
+        """m (d,), by which a step of Newton's method from x would miss the maximum x + step of the rows."""
+        change = self.objective.grad(x + step, self.rows) - self.objective.grad(x, self.rows)
+        own = self.basis.T @ self.information(x) @ self.basis
+        return self.basis @ np.linalg.solve(own, self.basis.T @ change * len(self.rows.labels)) - step
+
+    def clearness(self, released: Released) -> float:
+        """The smallest eigenvalue of the released matrix, in deviations of its noise."""
+        return (
+            float(np.linalg.eigvalsh(self.basis.T @ released.matrix @ self.basis)[0]) / released.matrix_noise
+        )
+
+
+class Step(NamedTuple):
+    """The step s (d,), m (d,), and a root (d, k) of the covariance without m: root root^T."""
+
+    step: Array
+    miss: Array
+    root: Array
+
+    @classmethod
+    def of(cls, x: Array, released: Released, reference: Reference) -> "Step":
+        """The step from x; the released matrix must have an inverse in the basis."""
+        basis = reference.basis
+        values, vectors = np.linalg.eigh(basis.T @ released.matrix @ basis)
+        own = basis @ vectors
+        inverse = (own / values) @ own.T
+        step = -inverse @ released.gradient
+        nu = released.matrix_noise / np.sqrt(2)
+        length = np.hypot(released.gradient_noise, nu * np.linalg.norm(step))
+        root = np.column_stack([own / np.sqrt(values), length * own / values, nu * (inverse @ step)])
+        return cls(step, reference.missed(x, step), root)
+
+    def errors(self, rows: Array) -> Array:
+        """The standard errors (terms,) of rows (terms, d) of numbers times x."""
+        return np.hypot(np.linalg.norm(rows @ self.root, axis=1), rows @ self.miss)  # type: ignore[no-any-return]
+
+    def missed(self, reference: Reference) -> float:
+        """The largest size of m in a score of the reference rows, in standard errors of the score without m."""
+        miss, *root = reference.objective.scores(np.vstack([self.miss, self.root.T]), reference.rows.features)
+        return float((np.abs(miss) / np.linalg.norm(root, axis=0)).max())
