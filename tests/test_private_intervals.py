@@ -115,6 +115,25 @@ def test_rows_with_long_and_opposite_gradients_attain_the_sensitivity(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
+def test_weights_of_rows_are_in_the_sensitivity(name):
+    objective, draw = replace(MODELS[name], heaviest=5.0), np.random.default_rng(2)
+    units, rows = Units.of(objective, 1.0), opposite(3)
+
+    def apart(x, labels, weights):
+        pair = [Batch(rows[[i]], labels[[i]], row_weights=weights[[i]]) for i in (0, 1)]
+        return float(
+            np.linalg.norm(units.released(objective, x, pair[0]) - units.released(objective, x, pair[1]))
+        )
+
+    labels = np.full(2, objective.loss.public_label)
+    assert ATTAINED[name] * 0.99 <= apart(saturated(objective, 3), labels, np.full(2, 5.0)) <= 1 + 1e-12
+    for scale in (0.1, 1.0, 3.0, 1e3):
+        x, weights = scale * draw.normal(size=objective.d), draw.uniform(0, 5, 2)
+        assert apart(x, labels_of(objective, draw, 2), weights) <= 1 + 1e-12
+    assert Reference.of(objective, np.eye(3)).basis.shape[1] >= 3
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_gradient_and_matrix_of_a_row_are_bounded_together(name):
     """|g|^2 / C^2 + kappa^2 |H|^2 / B^2 <= 1, from the release, whose first part is g / (2 C)."""
     objective, draw, most = MODELS[name], np.random.default_rng(1), 0.0

@@ -30,6 +30,7 @@ smallest eigenvalue in deviations of its noise. And x can be too far from the ma
 largest part that m has in the error of a score. The limits of both were found by simulation (`benchmarks/coverage.py`).
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -60,6 +61,7 @@ class Reference(NamedTuple):
     def of(cls, objective: LinearModel, features: Array) -> "Reference":
         """The rows with these features (rows, n)."""
         label = objective.loss.public_label  # type: ignore[attr-defined]  # of a BoundedLikelihood
+        objective = replace(objective, heaviest=None)  # these rows have no weights
         found = cls(objective, Batch(features, np.full(len(features), label)), np.eye(objective.d))
         values, vectors = np.linalg.eigh(found.information(np.zeros(objective.d)))
         return found._replace(basis=vectors[:, values > _EMPTY * values[-1]])

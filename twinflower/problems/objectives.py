@@ -210,7 +210,7 @@ class LinearModel(Penalised, ScaledGrads):
         bounds it together with the gradient (`models.released`); SettingError if there are none."""
         require(isinstance(self.loss, BoundedLikelihood), UNBOUNDED)
         bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
-        return bound * row_norm**2, kappa
+        return (self.heaviest or 1.0) * bound * row_norm**2, kappa
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
@@ -249,8 +249,7 @@ class LinearModel(Penalised, ScaledGrads):
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
-        weight = 1.0 if self.heaviest is None else self.heaviest
-        stretch = self.stretch(row_norm**2)
+        weight, stretch = self.heaviest or 1.0, self.stretch(row_norm**2)
         slope = weight * self.loss.slope_bound * math.sqrt(stretch) if row_norm else math.inf
         clipped = self.clip_norm * (weight if self.clips_rows else 1.0)
         gradient = min(slope, clipped or math.inf)
