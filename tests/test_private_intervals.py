@@ -23,7 +23,7 @@ from twinflower.models.inputs import Inputs
 from twinflower.models.model import inferred
 from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
 from twinflower.models.released import Released, Units, released_size
-from twinflower.privacy.charges import ChargedBefore
+from twinflower.privacy.charges import ChargedBefore, total_cost
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
@@ -563,3 +563,27 @@ def test_folder_command_and_report_show_the_intervals(tmp_path):
     assert "One step of Newton" in page.replace("one step", "One step") and "Wald" not in shown
     refused = CliRunner().invoke(cli.app, ["coefficients", str(folder), "--robust"])
     assert "the robust form needs exact sums" in refused.output + str(refused.exception)
+
+
+@pytest.mark.parametrize("protects", [{}, {"privacy.protects": "group", "privacy.group_size": 2}])
+def test_with_an_evaluation_the_total_is_still_the_target(protects, tmp_path):
+    setup = run(tmp_path, **{"evaluation.held_out": 0.2, "privacy.evaluation_share": 0.3}, **protects)
+    grid = InProcessGrid(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    assert result.information is not None
+    assert result.privacy()["epsilon"] == pytest.approx(8.0)
+    charges = grid.client(1).guard.ledger.charges()
+    assert sorted(charge.round for charge in charges) == [-3, 1, 2, 3, 4]
+    assert total_cost(charges) == pytest.approx(setup.plan.mu_limit**2)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_and_no_label_makes_a_release_that_is_not_finite(name):
+    """What the server sends and a row holds may be as large as a private client allows."""
+    objective = MODELS[name]
+    rows = np.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    labels = np.zeros(3, np.int64) if objective.loss.classifies else np.array([1e100, -1e100, 0.0])
+    for x in (np.full(objective.d, 1e100), np.full(objective.d, -1e100), 1e100 * np.eye(objective.d)[0]):
+        with np.errstate(all="raise", under="ignore"):
+            v = Units.of(objective, 1.0).released(objective, x, Batch(rows, labels))
+        assert np.isfinite(v).all() and np.linalg.norm(v) <= 3
