@@ -616,6 +616,19 @@ def test_what_cannot_be_audited_or_certified_is_refused(made, sentence):
         made()
 
 
+class Refuses(NumPyClient):
+    """Sends no arrays, as a private client does whose budget is spent."""
+
+    def fit(self, parameters, config):
+        return [], 0, {"refused": True}
+
+
+def test_a_reply_without_arrays_is_an_outcome():
+    app = ClientApp(lambda context: Refuses().to_client())
+    (outcome,) = audit.client(lambda data, seed: app, [audit.numpy_request([np.ones(2)], {})])(None, 0)
+    assert "no array" in outcome.form.values() and outcome.form["kind"] != "error"
+
+
 # ------------------------------------------------------------------------------------------------- the command
 
 
