@@ -625,7 +625,8 @@ class Refuses(NumPyClient):
 
 def test_a_reply_without_arrays_is_an_outcome():
     app = ClientApp(lambda context: Refuses().to_client())
-    (outcome,) = audit.client(lambda data, seed: app, [audit.numpy_request([np.ones(2)], {})])(None, 0)
+    with recording():
+        (outcome,) = audit.client(lambda data, seed: app, [audit.numpy_request([np.ones(2)], {})])(None, 0)
     assert "no array" in outcome.form.values() and outcome.form["kind"] != "error"
 
 
