@@ -111,7 +111,7 @@ def cases(methods: Methods) -> Iterator[tuple[Case, Make]]:
     for name, task in TASKS.items():
         for splits, preparation, epsilon in itertools.product(SPLITS, task.preparations, EPSILONS):
             for (method, trust), make in methods.items():
-                if (epsilon < math.inf or trust == LOCAL) and make(task, epsilon, 0):
+                if (epsilon < math.inf or trust == LOCAL) and make(task, epsilon, 0) is not None:
                     yield Case(name, splits, method, preparation, trust, epsilon), make
 
 

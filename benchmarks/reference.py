@@ -6,7 +6,7 @@
 Parts are computed one after the other: FLamby's tasks and the epsilon of its private results (flamby.py), School
 (school.py), SoteriaFL's a9a, and every experiments/methods-*.toml. A part that was interrupted, by Ctrl-C or by
 kill -9, goes on where it stopped if the command is started again: a number, or a run of an experiment, that is in DIR
-is not computed again. But it is if an experiment file has changed, except for its words, or a script.
+is not computed again. But it is if an experiment file has changed, except for its words, or a script, or the package.
 
 DIR/PART has a part's results. DIR/docs has the documents with tables and figures made from them. In the end the command
 says how many numbers of the documents the results agree with: to the printed digits, or to one standard deviation, or
@@ -21,9 +21,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,6 +47,7 @@ from twinflower.simulation.settings.experiment import read_experiment
 BENCHMARKS = Path(__file__).resolve().parent
 ROOT = BENCHMARKS.parent
 DOCUMENTS = ROOT / "docs"
+PACKAGE = ("twinflower", "strategies", "clients", "simulation")
 SEEDS = 20  # of FLamby's tasks
 SOURCES = {  # of files that a script reads, and of data sets of experiments
     "heart/cleveland.csv": "UCI Heart Disease, archive.ics.uci.edu/dataset/45, a file with a header for each hospital",
@@ -91,7 +92,9 @@ class Note:
         path = folder / "part.json"
         found = cls(**json.loads(path.read_text())) if path.exists() else cls(settings)
         if found.settings != settings:
-            print(f"{folder} has results of other settings: it is removed, and they are computed again")
+            print(
+                f"{folder} has results of other settings, or of another version: they are removed and computed again"
+            )
             shutil.rmtree(folder)
             return cls(settings)
         if found.began is not None:  # the process was killed: its last file says how long it worked
@@ -173,8 +176,8 @@ def experiment(path: Path) -> Part:
         shutil.copy(folder / "runs" / "figure.png", folder / f"{name}.png")
 
     return Part(
-        title, f"table {name}:", tables.settings_digest(name), lambda data: check_experiment(path), compute,
-        lambda text, folder: tables.filled(text, folder, name),
+        title, f"table {name}:", f"{tables.settings_digest(name)} {package()}", lambda data: check_experiment(path),
+        compute,        lambda text, folder: tables.filled(text, folder, name),
     )  # fmt: skip
 
 
@@ -215,9 +218,19 @@ def require_files(files: list[str], data: Path) -> None:
 
 
 def source(*scripts: str) -> str:
-    """A digest of these scripts."""
-    content = b"".join((BENCHMARKS / f"{name}.py").read_bytes() for name in scripts)
-    return hashlib.sha256(content).hexdigest()[:16]
+    """A digest of these scripts and of the package."""
+    return f"{digest(BENCHMARKS / f'{name}.py' for name in scripts)} {package()}"
+
+
+def digest(files: Iterable[Path]) -> str:
+    """A digest of what is in the files."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+@cache
+def package() -> str:
+    """A digest of the package that computes."""
+    return digest(sorted(path for name in PACKAGE for path in (ROOT / name).rglob("*.py")))
 
 
 # ------------------------------------------------------------------------------------------------------ agreement
@@ -254,16 +267,16 @@ def agreement(part: Part, folder: Path) -> tuple[int, int, int]:
 
 
 def cells(text: str, mark: str) -> dict[tuple[str, ...], str]:
-    """The cells of all tables with this mark, by mark, row and column. Columns in front of the first measured one name
-    the row: those with a text in some row, and those whose heading is a setting."""
+    """The cells of all tables with this mark, by mark, row and column. The row is named by its first
+    cell, by columns without a number in any row, and by those whose heading is a setting."""
     found = {}
     for head, block in re.findall(
         rf"<!-- ({re.escape(mark)}.*?) -->(.*?)<!-- end -->", text, flags=re.DOTALL
     ):
         rows = [[cell.strip() for cell in line[1:-1].split("|")] for line in block.strip().splitlines()]
         columns, _, *rows = rows or [[], []]  # a new mark may have no table yet
-        named = [place for place, name in enumerate(columns) if name in ("epsilon", "claimed") or
-                 any(row[place] and not _NUMBER.match(row[place]) for row in rows)]  # fmt: skip
+        named = [place for place, name in enumerate(columns) if not place or name in ("epsilon", "claimed") or
+                 not any(_NUMBER.match(row[place]) for row in rows)]  # fmt: skip
         for row in rows:
             own = [row[place] for place in named]
             found |= {(head, *own, name): row[k] for k, name in enumerate(columns) if k not in named}

@@ -201,6 +201,8 @@ def main() -> None:
     kinds.add_argument("--algorithm", metavar="NAME")
     parser.add_argument("--set", action="append", metavar="KEY=VALUE", help="a setting of --algorithm")
     given = parser.parse_args()
+    if given.set and not given.algorithm:
+        parser.error("--set is for --algorithm: a function of your own makes its settings")
     try:
         own = methods(given)
         import flamby

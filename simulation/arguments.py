@@ -105,9 +105,10 @@ def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> No
     if openmetrics:
         write_text(openmetrics.expanduser(), of_books(found))
         return
-    table(
-        books.HEADINGS, books.accounts(found, dict([ledger_and_policy(node_config)] if node_config else []))
-    )
+    policies = dict([ledger_and_policy(node_config)] if node_config else [])
+    for name in policies.keys() - dict(found).keys():
+        raise SettingError(f"{folder} does not hold the ledger of this node config, {name}")
+    table(books.HEADINGS, books.accounts(found, policies))
     table(books.RUN_HEADINGS, books.runs(found))
 
 

@@ -32,6 +32,7 @@ N, K, D, E = 6, 3, 5, 3
 FULL, ONE = LocalSchedule(0, E), LocalSchedule(0, 1)
 LIMITS = (0.70, 0.72)  # of the classes 0 and 1
 BOUNDED = {"constraints": "class 0 <= 0.70, class 1 <= 0.72", "minimise": "class 1", "step_size": 0.5}
+ALIKE = np.full(N, 1 / N)
 SPARSE = {"uplink_ratio": 0.4, "downlink_ratio": 0.6}
 RANDOM = {"uplink": "rand-k", "uplink_ratio": 0.4}
 SOFT = {"switching": "soft", "beta": 10.0, "threshold": 0.05}
@@ -66,8 +67,8 @@ def mixed(objective, x, rows, s, m):
     return (1 - s) * (own + objective.l2 * x) + s * bound
 
 
-def by_hand(algorithm, shards, objective, number, replied):
-    """The recursion in plain loops: x, all e_j, the output, s and m after each round."""
+def by_hand(algorithm, shards, objective, number, replied, parts=ALIKE):
+    """The recursion in plain loops: x, all e_j, the output, s and m after each round. parts: the clients' in F."""
     x, e, w = START, np.zeros((N, D)), np.tile(START, (N, 1))
     s, m, output, weight = 0.0, 0, START, 0.0
     for t in range(1, number + 1):
@@ -88,8 +89,9 @@ def by_hand(algorithm, shards, objective, number, replied):
         counts = (1 - s) * (t > 1)
         weight += counts
         output = output + counts / weight * (point - output) if weight else point
-        x = x - np.mean(list(v.values()), 0)
-        values = np.mean(g, 0)
+        each = N / len(v) * parts[list(v)]
+        x = x - each @ np.array(list(v.values()))
+        values = each @ np.array(g)
         m, over = int(values.argmax()), values.max() - algorithm.threshold
         s = float(over > 0) if algorithm.switching == "hard" else min(max(1 + algorithm.beta * over, 0), 1)
         yield x, e.copy(), output, s, m
@@ -120,6 +122,26 @@ def test_rounds_are_the_recursion_and_a_lost_reply_leaves_no_trace(k, switch, ke
         assert_allclose((server.switch, server.bound), (s, m), rtol=0, atol=1e-10)
         seen.add(s)
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("k", [N, K])
+@pytest.mark.parametrize("switch", [{}, SOFT])
+def test_with_rows_as_weights_steps_and_values_are_unbiased_means(k, switch):
+    sizes = (5, 9, 12, 3, 7, 20)
+    shards, objective = convex_problem()
+    algorithm = FedSGM(**BOUNDED, **switch, info=RunInfo(N, sizes=sizes))
+    steps = run(algorithm, shards, objective, FULL, 30, k, start=START)
+    hand = by_hand(
+        algorithm,
+        shards,
+        objective,
+        30,
+        lambda t: list(map(int, participants(0, t, N, k))),
+        np.array(sizes) / 56,
+    )
+    for mine, (x, _, _, s, m) in zip(steps, hand, strict=True):
+        assert_allclose(mine.server.x0, x, rtol=0, atol=1e-11)
+        assert_allclose((mine.server.switch, mine.server.bound), (s, m), rtol=0, atol=1e-10)
 
 
 # ------------------------------------------------------------------------------------- the methods that it is

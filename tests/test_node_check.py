@@ -1,6 +1,7 @@
 """`twinflower check-node`: a site's own check of its config, files, ledger and keys, before its node joins."""
 
 import math
+import shutil
 
 import pytest
 from site_files import three_sites
@@ -86,7 +87,7 @@ def told(monkeypatch, capsys, *words):
     monkeypatch.setattr("sys.argv", ["twinflower", *map(str, words)])
     with pytest.raises(SystemExit):
         main()
-    return " ".join(capsys.readouterr().out.split())
+    return " ".join(" ".join(capsys.readouterr()).split())
 
 
 def test_what_a_run_may_plan_is_limited_by_the_nodes_own_policy_too(node, tmp_path, monkeypatch, capsys):
@@ -102,6 +103,14 @@ def test_what_a_run_may_plan_is_limited_by_the_nodes_own_policy_too(node, tmp_pa
     shown = told(monkeypatch, capsys, "ledger", tmp_path / "state", "--node-config", text(config))
     assert f"5 (max-epsilon; the budget leaves {left})" in shown
     assert "max-epsilon" not in told(monkeypatch, capsys, "ledger", tmp_path / "state")
+    alone = node[0] | {"max-epsilon-alone": 2.0}
+    assert "up to epsilon 2 (max-epsilon-alone; " in check_node(text(alone))[0][3]
+    strict = node[0] | {"max-delta": 1e-6, "max-epsilon-alone": 20.0}
+    assert "(lifetime-epsilon at max-delta; the budget leaves" in check_node(text(strict))[0][3]
+    (tmp_path / "other").mkdir()
+    shutil.copy(ledger.path, tmp_path / "other" / "another.ledger")
+    shown = told(monkeypatch, capsys, "ledger", tmp_path / "other", "--node-config", text(config))
+    assert "does not hold the ledger of this node config" in shown
     ledger.charge(Charge("another", 1, 1.0, 1.0, 1, whole - 1.0 - gdp_mu(2.0, 1e-4) ** 2), budget)
     assert check_node(text(config))[0][3].endswith("a run may plan up to epsilon 2")
 

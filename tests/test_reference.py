@@ -117,6 +117,16 @@ def killed(act):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
+def test_a_run_without_a_model_is_one_number_that_does_not_agree(monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    cells = benchmark("reference").cells
+    rows = "| | a | b |\n|---|---|---|\n| x | 1.0 | 2.0 |\n| y | 3.0 | 4.0 |"
+    page = f"<!-- table tiny: a, b -->\n\n{rows}\n\n<!-- end -->"
+    old, new = (cells(text, "table tiny:") for text in (page, page.replace("| 4.0", "| no model")))
+    assert old.keys() == new.keys() and len(old) == 4
+    assert [key for key in old if old[key] != new[key]] == [("table tiny: a, b", "y", "b")]
+
+
 def test_what_was_interrupted_or_killed_ends_with_the_same_results(stand, capsys):
     stand.main("calm")
     assert stand.computed == ["x", "y", "FedPDM", "FedAvg"]

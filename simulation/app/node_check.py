@@ -3,7 +3,6 @@
 Nothing is sent, charged or written. The sentences may quote the site's files, because only the site reads them.
 """
 
-import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from twinflower.errors import SettingError, TwinflowerError, require
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import read_ledger
 
-from ..report.books import allowance
+from ..report.books import Limit, allowance
 from ..runtimes.flower_internals import node_config
 from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
 from .site import Site, read_site
@@ -124,13 +123,20 @@ def _budget(site: Site) -> Iterator[str]:
     yield f"budget: epsilon {site.lifetime_epsilon:g}, delta {delta:g}{spent}; a run may plan up to epsilon {limit}"
 
 
-def policy_limit(site: Site) -> float:
-    """The largest mu^2 that the node config lets one run plan, whatever is left of the lifetime budget."""
-    most = site.max_epsilon or site.lifetime_epsilon
-    return gdp_mu(most, site.max_delta) ** 2 if most else math.inf
+def policy_limit(site: Site) -> Limit:
+    """What the node config lets one run plan, whatever is left of the lifetime budget; a run of sums may plan more than
+    max-epsilon-alone allows for the others."""
+    given = {
+        "max-epsilon": site.max_epsilon,
+        "max-epsilon-alone": site.max_epsilon_alone,
+        "lifetime-epsilon at max-delta": None if site.max_epsilon else site.lifetime_epsilon,
+    }
+    return min(
+        (Limit(gdp_mu(own, site.max_delta) ** 2, key) for key, own in given.items() if own), default=Limit()
+    )
 
 
-def ledger_and_policy(text: str) -> tuple[str, float]:
+def ledger_and_policy(text: str) -> tuple[str, Limit]:
     """The name of the ledger of a node, and its `policy_limit`; text: as for `check_node`."""
     site = read_site(_read(text))
     return ledger_of_site(site).path.name, policy_limit(site)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, gdp_epsilon
@@ -35,11 +36,18 @@ def read_books(folder: Path) -> list[tuple[str, Book]]:
     return [(path.name, read_ledger(path)) for path in paths]
 
 
+class Limit(NamedTuple):
+    """The largest mu^2 that a node's policy lets one run plan, and the settings that say so."""
+
+    most: float = math.inf
+    settings: str = ""
+
+
 def accounts(
-    books: list[tuple[str, Book]], policies: Mapping[str, float] = MappingProxyType({})
+    books: list[tuple[str, Book]], policies: Mapping[str, Limit] = MappingProxyType({})
 ) -> list[tuple[str, ...]]:
-    """A row under HEADINGS for each ledger. policies: by the name of a ledger, the largest mu^2 that its node lets one
-    run plan, if that is known.
+    """A row under HEADINGS for each ledger. policies: by the name of a ledger, what its node lets one run plan, if
+    that is known.
 
     The best guess is the success rate of an optimal attacker on what the ledger protects, given what was spent (chance
     is 50%). Epsilons do not add up: the remaining epsilon is what one more run may plan.
@@ -51,7 +59,7 @@ def accounts(
             f"epsilon {book.epsilon:g}, delta {book.delta:g}",
             _epsilon(book.charges, book.delta),
             f"{best_guess(_mu(book.charges)):.1%}",
-            allowance(book.left, policies.get(name, math.inf), book.delta),
+            allowance(book.left, policies.get(name, Limit()), book.delta),
             str(len(_runs(book.charges))),
             name,
         )
@@ -81,15 +89,15 @@ def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:
     return {run: list(group) for run, group in groupby(together, key=lambda charge: charge.run)}
 
 
-def allowance(left: float, most: float, delta: float) -> str:
+def allowance(left: float, limit: Limit, delta: float) -> str:
     """The epsilon at delta that one more run may plan, with the reason if it is not what is left of the budget.
 
-    left: of the lifetime budget. most: what the node's policy lets one run plan. Both in mu^2.
+    left: of the lifetime budget, in mu^2.
     """
     lifetime = f"{gdp_epsilon(math.sqrt(left), delta):.4g}"
-    if most >= left:
+    if limit.most >= left:
         return lifetime
-    return f"{gdp_epsilon(math.sqrt(most), delta):.4g} (max-epsilon; the budget leaves {lifetime})"
+    return f"{gdp_epsilon(math.sqrt(limit.most), delta):.4g} ({limit.settings}; the budget leaves {lifetime})"
 
 
 def _data(book: Book) -> str:
