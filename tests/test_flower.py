@@ -182,7 +182,7 @@ def test_the_bundle_holds_the_four_packages_and_no_more(tmp_path):
     }  # fmt: skip
     python = {str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py")}
     assert python <= set(names)
-    assert bundle.stat().st_size < 2 * 2**20  # Flower takes 10 MiB
+    assert bundle.stat().st_size < 3 * 2**20  # Flower takes 10 MiB
 
 
 def test_an_app_may_bring_its_own_twinflower(tmp_path):

@@ -198,10 +198,10 @@ def test_a_cohort_goes_on_to_the_same_bits(variant, tmp_path):
     *_, third = cohort_.rounds(3)
     folder = Checkpoints(tmp_path, 1)
     folder.save(3, checkpoint(third, cohort_.seeds, []))
-    template = setup.algorithm.init_client(setup.start)
-    *_, resumed = cohort_.rounds(
-        5, take_up(newest(folder, pytest.fail), cohort_.start(), template, cohort_.seeds, [])
-    )
+    template, said = setup.algorithm.init_client(setup.start), []
+    found = newest(folder, said.append)
+    assert said == ["resumed after round 3"]
+    *_, resumed = cohort_.rounds(5, take_up(found, cohort_.start(), template, cohort_.seeds, []))
     (whole,) = cohort.train([setup])
     assert_array_equal(setup.algorithm.model(resumed.server), whole.model)
     assert not {*doubles(resumed.server)} - {"total"}
