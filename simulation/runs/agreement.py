@@ -6,6 +6,7 @@ with private ranges. So replacing records moves all counts together as far as th
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -158,11 +159,23 @@ def release_row(setup: Setup) -> list[tuple[str, ...]]:
     """The release of counts with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without counts."""
     if not counted(setup) or setup.plan is None:
         return []
+    what = "counts for ranges" if setup.dataset.unscaled else "counts of persons"
+    return [noisiest(setup, what, COUNTS_ROUND, release, sigma)]
+
+
+def noisiest(
+    setup: Setup,
+    what: str,
+    round_: int,
+    release: Callable[[Setup, int], Release],
+    sigma: Callable[[Setup, int], float],
+) -> tuple[str, ...]:
+    """The row under `forecast.NOISE_HEADINGS` of the client whose release outside of the training has the most noise."""
+    assert setup.plan
     client = max(range(setup.config.clients.count), key=lambda number: sigma(setup, number))
     own = release(setup, client)
     numbers = setup.plan.multipliers[client], own.sensitivity, own.weight, sigma(setup, client)
-    what = "counts for ranges" if setup.dataset.unscaled else "counts of persons"
-    return [(what, str(COUNTS_ROUND), str(client), *(f"{number:.6g}" for number in numbers))]
+    return what, str(round_), str(client), *(f"{number:.6g}" for number in numbers)
 
 
 def advice(setup: Setup) -> list[str]:

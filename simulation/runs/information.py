@@ -15,6 +15,7 @@ from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
 from twinflower.problems.objectives import LinearModel
 
+from .agreement import noisiest
 from .setup import Setup
 
 Sums = Information | Released
@@ -125,8 +126,4 @@ def release_row(setup: Setup) -> list[tuple[str, ...]]:
     """The release for intervals with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without any."""
     if not asked(setup) or setup.plan is None:
         return []
-    client = max(range(setup.config.clients.count), key=lambda number: sigma(setup, number))
-    own = release(setup, client)
-    numbers = setup.plan.multipliers[client], own.sensitivity, own.weight, sigma(setup, client)
-    last = str(setup.config.rounds + 1)
-    return [("intervals", last, str(client), *(f"{number:.6g}" for number in numbers))]
+    return [noisiest(setup, "intervals", setup.config.rounds + 1, release, sigma)]
