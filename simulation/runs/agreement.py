@@ -170,7 +170,7 @@ def noisiest(
     release: Callable[[Setup, int], Release],
     sigma: Callable[[Setup, int], float],
 ) -> tuple[str, ...]:
-    """The row under `forecast.NOISE_HEADINGS` of the client whose release outside of the training has the most noise."""
+    """The row under `forecast.NOISE_HEADINGS` of the client whose release beside the rounds has most noise."""
     assert setup.plan
     client = max(range(setup.config.clients.count), key=lambda number: sigma(setup, number))
     own = release(setup, client)
