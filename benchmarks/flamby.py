@@ -53,7 +53,7 @@ EPSILONS = (0.1, 1.0, 4.0, 8.0, math.inf)
 DELTA = 1e-4
 TRUSTS = LOCAL, SUMS = ("local noise", "sums")
 SPLITS = FIXED, REPEATED = ("FLamby's split", "repeated splits")
-COMPARED = ("FedPDM", "FedAvg", "SCAFFOLD", "FedDyn")
+COMPARED = ("FedPDM", "FedAvg", "SCAFFOLD", "FedDyn", "FedAdam")
 NO_SETTINGS: Mapping[str, Any] = {}
 ROUNDS, UPDATES, BATCH = 15, 100, 4  # of FLamby's private runs
 CLAIM = "FLamby's split, epsilon as claimed"
@@ -98,8 +98,15 @@ def pooled(task: Task, epsilon: float, seed: int) -> Any:
     return task.pooled() if epsilon == math.inf else None
 
 
-METHODS: Methods = {("pooled rows", LOCAL): pooled} | {
-    (name, trust): ours(name.lower(), trust) for name in COMPARED for trust in TRUSTS
+def one_class(task: Task, epsilon: float, seed: int) -> Any:
+    """For comparison only: the commoner class for everybody."""
+    return task.constant() if task.constant and epsilon == math.inf else None
+
+
+METHODS: Methods = {
+    **{("pooled rows", LOCAL): pooled, ("the commoner class", LOCAL): one_class},
+    **{(name, trust): ours(name.lower(), trust) for name in COMPARED for trust in TRUSTS},
+    ("SoteriaFL", LOCAL): ours("soteriafl", LOCAL, {"privacy.mode": "gradient"}),
 }
 
 

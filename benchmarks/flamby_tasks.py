@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
@@ -45,7 +46,8 @@ class Rows(NamedTuple):
 
 class Task(NamedTuple):
     """What the benchmark needs to know. read(folder): names of the features, and all patients; make(algorithm, ...): an
-    estimator; pooled(): one that sees all rows; score(predicted, rows): of one site."""
+    estimator; pooled(): one that sees all rows; score(predicted, rows): of one site; constant(): an estimator that
+    predicts one label, if that is a prediction."""
 
     sites: int
     measure: str
@@ -54,6 +56,7 @@ class Task(NamedTuple):
     make: Callable[..., Any]
     pooled: Callable[[], Any]
     score: Callable[[NDArray[Any], Rows], float]
+    constant: Callable[[], Any] | None = None
 
     def mean_score(self, predicted: NDArray[Any], rows: Rows) -> float:
         """FLamby's: the mean of the sites' scores, of those that have one."""
@@ -169,9 +172,23 @@ class PooledLogistic:
         return LogisticRegression(max_iter=1000).fit(X, y)
 
 
+class CommonerClass:
+    """The commoner class of the rows of all hospitals."""
+
+    def fit(self, X: Any, y: Any, sites: Any) -> DummyClassifier:
+        return DummyClassifier().fit(X, y)
+
+
 TASKS = {
     "Fed-Heart-Disease": Task(
-        len(HOSPITALS), "accuracy", heart, (PUBLIC, OWN), FederatedClassifier, PooledLogistic, accuracy
+        len(HOSPITALS),
+        "accuracy",
+        heart,
+        (PUBLIC, OWN),
+        FederatedClassifier,
+        PooledLogistic,
+        accuracy,
+        CommonerClass,
     ),
     "Fed-TCGA-BRCA": Task(6, "concordance index", brca, (PUBLIC,), cox, PooledCox, concordance_index),
 }

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import flamby
 import school
+from flamby_tasks import HOSPITALS
 from kept import Kept
 
 from experiments import tables
@@ -49,10 +50,10 @@ ROOT = BENCHMARKS.parent
 DOCUMENTS = ROOT / "docs"
 PACKAGE = ("twinflower", "strategies", "clients", "simulation")
 SEEDS = 20  # of FLamby's tasks
-SOURCES = {  # of files that a script reads, and of data sets of experiments
-    "heart/cleveland.csv": "UCI Heart Disease, archive.ics.uci.edu/dataset/45, a file with a header for each hospital",
-    "flamby/brca.csv": "github.com/owkin/FLamby, with train_test_split.csv and its results by seed",
-    "school/school.mat": "github.com/kenziyuliu/private-cross-silo-fl",
+SOURCES = {  # of folders that a script reads, and of data sets of experiments
+    "heart": "UCI Heart Disease, archive.ics.uci.edu/dataset/45, a file with a header for each hospital",
+    "flamby": "github.com/owkin/FLamby, with train_test_split.csv and its results by seed",
+    "school": "github.com/kenziyuliu/private-cross-silo-fl",
     "a9a": "www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets",
     "adult": "archive.ics.uci.edu/dataset/2",
 }
@@ -121,7 +122,8 @@ def parts() -> dict[str, Part]:
     return {
         "flamby": Part(
             "FLamby's tasks, every method, preparation, trust and epsilon", "flamby", source("flamby", "flamby_tasks"),
-            partial(require_files, ["heart/cleveland.csv", "flamby/brca.csv"]), flamby_tasks, flamby_tables,
+            partial(require_files, [*(f"heart/{name}.csv" for name in HOSPITALS), "flamby/brca.csv"]), flamby_tasks,
+            flamby_tables,
         ),
         "flamby-epsilon": lines("the epsilon of FLamby's private results", "epsilon", "flamby", [], corrected=claims),
         "school": lines(
@@ -214,7 +216,7 @@ def require_files(files: list[str], data: Path) -> None:
     """SystemExit for the first of these files that is missing."""
     for name in files:
         if not (data / name).is_file():
-            raise SystemExit(f"{data / name} is missing; it is from {SOURCES[name]}")
+            raise SystemExit(f"{data / name} is missing; it is from {SOURCES[Path(name).parts[0]]}")
 
 
 def source(*scripts: str) -> str:

@@ -29,6 +29,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -124,7 +125,10 @@ class OnFlower:
         """Run the strategy over the sites."""
         clients = [self.app.client(X[sites == site], y[sites == site]) for site in np.unique(sites)]
         grid = Nodes(client_app(clients), len(clients), {})
-        end = self.app.strategy.start(grid, ArrayRecord(self.app.start(X.shape[1])), self.app.rounds)
+        strategy = deepcopy(
+            self.app.strategy
+        )  # it may keep something, such as a momentum, from another training
+        end = strategy.start(grid, ArrayRecord(self.app.start(X.shape[1])), self.app.rounds)
         self.arrays = end.arrays.to_numpy_ndarrays()
         return self
 

@@ -165,7 +165,7 @@ class Federated(Nested):  # type: ignore[misc]
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
-            result.model, chosen.name, inputs, form=chosen.form, origin=made, **trains
+            result.model, chosen.name, inputs, form=chosen.form, origin=made, information=result.information, **trains
         )  # fmt: skip
         return self
 
