@@ -69,6 +69,12 @@ def category(draw: np.random.Generator, rows: int) -> Array:
     return np.column_stack([draw.uniform(-1, 1, (rows, 2)), values, np.ones(rows)])
 
 
+def even_category(draw: np.random.Generator, rows: int) -> Array:
+    """The same with categories that are equally frequent, as the product's reference rows have them."""
+    values = np.eye(3)[draw.choice(3, size=rows)]
+    return np.column_stack([draw.uniform(-1, 1, (rows, 2)), values, np.ones(rows)])
+
+
 def uneven(draw: np.random.Generator, rows: int) -> Array:
     """Four numbers that are mostly in a part of their range, near its middle, or at its ends, and a column of ones."""
     high, low = draw.normal(0.4, 0.3, rows), draw.uniform(-1, 1, rows) ** 3
@@ -78,7 +84,7 @@ def uneven(draw: np.random.Generator, rows: int) -> Array:
 
 DESIGNS = {
     "numbers": Design(NUMBERS, np.sqrt(5), numbers, numbers),
-    "rare": Design(CATEGORY, 2.0, category, category),
+    "rare": Design(CATEGORY, 2.0, category, even_category),
     "uneven": Design(NUMBERS, np.sqrt(5), uneven, numbers),
 }
 

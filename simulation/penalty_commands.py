@@ -59,7 +59,7 @@ def path(
     asked = plan_of(experiment, set_, data_dir)
     require(asked.single, f"path takes one curve and one seed; {experiment} has more")
     runtime, config = running.chosen(asked, ""), replace(asked.curves[0].config, seed=asked.seeds[0])
-    config = config if penalise_intercept else penalty_path.free_intercept(config)
+    config = config if penalise_intercept else penalty_path.free_intercept(config, say)
     folder = running.new(asked, runtime, out)
     try:
         points = penalty_path.path(config, penalty_path.Plan(weights, ratio, largest, folds), say)

@@ -69,7 +69,7 @@ def test_the_path_is_that_of_scikit_learn_on_pooled_rows(net):
 
 @pytest.mark.parametrize("ratio", [1.0, 0.75])
 def test_with_a_free_intercept_the_path_is_that_of_scikit_learn(ratio):
-    config = free_intercept(parse(KEYS | AFFINE | (NET if ratio < 1 else {})))
+    config = free_intercept(parse(KEYS | AFFINE | (NET if ratio < 1 else {})), silent)
     points = path(config, SHORT, silent)
     rows = prepare(config).central._training
     for own in points:
@@ -83,7 +83,7 @@ def test_with_a_free_intercept_the_path_is_that_of_scikit_learn(ratio):
 
 def test_with_a_free_intercept_a_logistic_path_is_that_of_scikit_learn(tmp_path):
     rounds = {"rounds": 1500, "fedavg.step-size": 8.0, "clients.weighting": "rows", "regulariser.name": "l1"}
-    config = free_intercept(parse(two_classes(tmp_path) | rounds))
+    config = free_intercept(parse(two_classes(tmp_path) | rounds), silent)
     points = path(config, SHORT._replace(weights=4, ratio=0.1), silent)
     rows = prepare(config).central._training
     one = rows.features[0, -1]  # the column of ones, scaled as all are
@@ -276,13 +276,41 @@ def test_a_path_and_a_refit_that_are_interrupted_say_what_is_kept_and_how_to_go_
     assert ended.stderr.endswith(f"{tmp_path / 'done'} stays as it was\n")
 
 
-@pytest.mark.parametrize("keys", [{"objective.name": "absolute"}, {"objective.nonconvex": 0.1}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"objective.name": "absolute"},
+        {"objective.nonconvex": 0.1},
+        {"objective.clip": "batch", "objective.clip-norm": 0.5},
+    ],
+)
 def test_an_intercept_that_cannot_be_found_alone_is_penalised(keys):
-    config = free_intercept(parse(KEYS | keys | {"data.bias": True, "rounds": 3}))
+    config = free_intercept(parse(KEYS | keys | {"data.bias": True, "rounds": 3}), silent)
     assert config.regulariser.intercept and len(path(config, SHORT, silent)) == 5
 
 
+@pytest.mark.slow  # it is looked for in vain for seconds
+def test_a_baseline_without_an_optimum_is_penalised_with_a_word(tmp_path):
+    """Nobody has the event in the second interval, so its hazard alone is lowest at minus infinity."""
+    rows = "\n".join(f"{x},{0.5 + 2 * (x % 2)},{x % 2}" for x in range(20))
+    (tmp_path / "site.csv").write_text(f"a,t,e\n{rows}\n")
+    (tmp_path / "schema.toml").write_text(
+        'version = 1\n[label]\ncolumn = "t"\ntimes = [0.1, 3]\nevent = "e"\n[columns]\na = { range = [0, 20] }\n'
+    )
+    keys = {
+        "data.name": "tables",
+        "data.files": str(tmp_path / "site.csv"),
+        "data.schema": str(tmp_path / "schema.toml"),
+        "objective.name": "discrete-cox",
+        "objective.intervals": "1, 2, 3",
+        "clients.count": 1,
+    }
+    said = []
+    assert free_intercept(parse(keys), said.append).regulariser.intercept
+    assert len(said) == 1 and "by itself it has no optimum" in said[0]
+
+
 def test_a_private_path_has_a_free_intercept():
-    config = free_intercept(parse(PRIVATE))
+    config = free_intercept(parse(PRIVATE), silent)
     assert not config.regulariser.intercept
     assert len(path(config, Plan(weights=3, ratio=0.1, largest=0.01, folds=4), silent)) == 3

@@ -318,7 +318,7 @@ def patients(seed, rows):
         (
             {"survival-rows": None},
             "4 x 500",
-            "this site counts no persons for a survival curve: its node config has no",
+            "this site counts no persons for evaluation.survival-curve: its node config has no",
         ),
         ({"survival-rows": 121}, "4 x 500", "unless there are at least 121 in all"),
         (

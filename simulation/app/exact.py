@@ -9,10 +9,12 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.errors import require
 from twinflower.models.survival import TimeGrid
+from twinflower.models.time_scores import TimeBins
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch
 
 from ..runs.agreement import counts_of
+from ..runs.rows import held_rows
 from ..runs.score_bins import fineness, score_bins
 from ..runs.setup import Setup
 from .site import Site
@@ -24,13 +26,16 @@ def check_exact(setup: Setup, site: Site) -> None:
     """Raise SettingError for a run without privacy that asks for exact sums which the site's policy does not allow."""
     own = setup.config.evaluation
     if (own.bins or own.errors) and setup.held is not None:
-        bins = fineness(score_bins(setup.config, setup.dataset.num_classes))
-        _check_scores(site, bins, int(setup.held.sizes[site.partition_id]))
+        bins = score_bins(setup.config, setup.dataset.num_classes)
+        _check_scores(site, fineness(bins), int(setup.held.sizes[site.partition_id]))
+        held = held_rows(setup, site.partition_id)
+        if isinstance(bins, TimeBins) and held is not None:
+            _check_persons(site, TimeGrid(bins.times).counts(held.labels), "evaluation.auc-times")
     if own.standard_errors:
         _check_information(setup, site)
     counts = counts_of(setup, site.partition_id)
     if counts and counts.persons:
-        _check_persons(site, counts.persons.counts())
+        _check_persons(site, counts.persons.counts(), "evaluation.survival-curve")
 
 
 def _check_scores(site: Site, bins: int, rows: int) -> None:
@@ -78,11 +83,8 @@ def _counted(rows: Batch) -> Batch:
     return Batch(rows.features[kept], rows.labels[kept])
 
 
-def _check_persons(site: Site, cells: Array) -> None:
-    what, remedy = (
-        "this site counts no persons for a survival curve",
-        "(evaluation.survival-curve empty trains without)",
-    )
+def _check_persons(site: Site, cells: Array, setting: str) -> None:
+    what, remedy = f"this site counts no persons for {setting}", f"({setting} empty trains without)"
     least, smallest = site.survival_rows, site.survival_cell
     require(least is not None, f"{what}: its node config has no survival-rows {remedy}")
     require(

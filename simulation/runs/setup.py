@@ -274,6 +274,11 @@ def _check_standard_errors(setup: Setup) -> None:
         "or data.row-norm to 0",
     )
     require(
+        setup.plan is None or setup.dataset.weight_range is None,
+        "evaluation.standard-errors must be false in a private run with weights of rows, whose errors need the robust "
+        "form: leave the weights out, or train without privacy",
+    )
+    require(
         d <= MOST_PARAMETERS and d < rows,
         f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} and "
         f"{rows}",

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.errors import RunError, require
+from twinflower.errors import RunError, SettingError, require
 from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DISCRETE_COX, DiscreteCox
 from twinflower.problems.interfaces import Batch, RowLosses
@@ -78,12 +78,24 @@ def settings_at(config: Config, weight: float) -> dict[str, Value]:
     return {"regulariser.weight": weight} | free
 
 
-def free_intercept(config: Config) -> Config:
+def free_intercept(config: Config, say: Say) -> Config:
     """The settings with an intercept, or a baseline of survival, that the penalty does not see; of a linear model whose
     intercept alone `minimise` finds."""
-    smooth = config.objective.name in (*LOSSES, DISCRETE_COX) and config.objective.name != "absolute"
-    found = smooth and not config.objective.nonconvex
-    return config.put({"regulariser.intercept": False}) if found else config
+    if config.objective.name not in (*LOSSES, DISCRETE_COX) or config.objective.name == "absolute":
+        return config
+    free = config.put({"regulariser.intercept": False})
+    setup = prepare(free)
+    if not setup.objective.convex:
+        return config
+    try:
+        if setup.plan is None:
+            setup.central.zero()
+    except SettingError:
+        say(
+            "the intercept is penalised, too: by itself it has no optimum (as --penalise-intercept says at once)"
+        )
+        return config
+    return free
 
 
 def path(config: Config, plan: Plan, say: Say) -> list[Point]:

@@ -47,7 +47,9 @@ class Information(NamedTuple):
         """The sums over these rows (b, features), without the penalty."""
         x, rows = x.astype(np.float64), rows._replace(features=rows.features.astype(np.float64))
         scores = objective.scores(x, rows.features)
-        slopes = weighted_slopes(objective, scores, rows)
+        slopes = objective.loss.slopes(scores, rows.labels)
+        if rows.row_weights is not None:
+            slopes = slopes * rows.row_weights[:, None]
         return cls(
             float(len(slopes)), float(objective.losses(x, rows).sum()), _bounding(objective, x, rows),
             objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
@@ -83,12 +85,6 @@ class Information(NamedTuple):
         gradient, *others = np.split(numbers[_SCALARS:], [d, d + d * d])
         matrix, outer = (part.reshape(d, d) for part in others)
         return cls(rows, loss, bounding, gradient, matrix, outer)
-
-
-def weighted_slopes(objective: LinearModel, scores: Array, rows: Batch) -> Array:
-    """The slopes (b, outputs) of the rows' losses at these scores (b, outputs), times the weights of the rows."""
-    slopes = objective.loss.slopes(scores, rows.labels)
-    return slopes if rows.row_weights is None else slopes * rows.row_weights[:, None]
 
 
 def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:

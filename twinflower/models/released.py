@@ -18,8 +18,7 @@ Sensitivity. If row a is replaced by b, v moves by at most 1:
     |H_a - H_b|^2 <= |H_a|^2 + |H_b|^2,   because <H_a, H_b> >= 0 for matrices without negative eigenvalues,
 
 so the squared move is at most the mean of the left sides above for a and b. It is attained by rows whose gradients are
-as long as possible and opposite. Replacing k rows moves v by at most k. A weight of a row multiplies g_j and H_j, and
-the largest one C and B.
+as long as possible and opposite. Replacing k rows moves v by at most k.
 
 kappa. Where a gradient is long, the information is small. A score with a logistic loss has the slope s and the second
 derivative |s| (1 - |s|). With t = |s|, C = R and B = R^2 / 4 for rows of norm R, the condition is
@@ -50,7 +49,6 @@ import numpy as np
 from ..arrays import Array, Index
 from ..problems.interfaces import Batch
 from ..problems.objectives import LinearModel
-from .information import weighted_slopes
 
 
 class Units(NamedTuple):
@@ -68,7 +66,7 @@ class Units(NamedTuple):
     def released(self, objective: LinearModel, x: Array, rows: Batch) -> Array:
         """The vector v (`released_size`,) of these rows at x (d,), before noise; it moves by at most 1 with a row."""
         scores = objective.scores(x, rows.features)
-        slopes = weighted_slopes(objective, scores, rows)
+        slopes = objective.loss.slopes(scores, rows.labels)
         gradient = objective.summed(objective.parts(slopes), rows.features)
         return self.packed(gradient, objective.information(scores, rows))
 

@@ -243,8 +243,7 @@ class DiscreteCox(LinearModel):
         """See `LinearModel.information_bounds`: the largest norm is that of J^T J / 4, with all intervals at risk."""
         require(math.isfinite(self.loss.curvature_bound), UNBOUNDED)
         stretch = self.outputs * row_norm**2  # eigenvalues of J J^T: 1 + stretch, and else 1
-        longest = self.loss.curvature_bound * math.sqrt((1 + stretch) ** 2 + self.outputs - 1)
-        return (self.heaviest or 1.0) * longest, KAPPA
+        return self.loss.curvature_bound * math.sqrt((1 + stretch) ** 2 + self.outputs - 1), KAPPA
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """See `LinearModel.outer`."""

@@ -210,7 +210,7 @@ class LinearModel(Penalised, ScaledGrads):
         bounds it together with the gradient (`models.released`); SettingError if there are none."""
         require(isinstance(self.loss, BoundedLikelihood), UNBOUNDED)
         bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
-        return (self.heaviest or 1.0) * bound * row_norm**2, kappa
+        return bound * row_norm**2, kappa
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
