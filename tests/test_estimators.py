@@ -102,6 +102,20 @@ def spread_out(load):
     return train * scales, test * scales, labels, truth
 
 
+@pytest.mark.parametrize("private", [{}, {"epsilon": 8.0, "ranges": (-1, 1), "random_state": 0}])
+def test_an_estimator_with_standard_errors_has_them(private):
+    draw = np.random.default_rng(0)
+    X, sites = draw.uniform(-1, 1, (4000, 2)), np.arange(4000) % 2
+    y = draw.uniform(size=4000) < 1 / (1 + np.exp(-X @ [1.0, -1.0]))
+    settings = {
+        "evaluation.standard-errors": True, "regulariser.name": "none", "local.max-steps": 1, "local.batch-size": 0,
+        "fedavg.step-size": 4.0,
+    }  # fmt: skip
+    model = FederatedClassifier("fedavg", rounds=20, row_scaling="all", settings=settings, **private)
+    found = model.fit(X, y, sites=sites).model_.coefficients()
+    assert all(0.02 < row.std_error < 0.1 and row.low < row.estimate < row.high for row in found)
+
+
 def test_private_ranges_need_to_know_nothing_about_the_columns():
     """They are found within the budget: the parts of it add up to the whole, in squares of mu."""
     train, test, labels, truth = spread_out(load_breast_cancer)

@@ -306,7 +306,9 @@ def rewrite(folder, change):
 def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
     found = trained_on(sites(tmp_path, "logistic")[0])
     remark, shown = found.remarks
-    assert shown.startswith("no interval is shown where an estimate may not exist: (intercept) (1)")
+    assert shown.startswith(
+        "no interval is shown where an estimate may not exist or was not reached: (intercept) (1)"
+    )
     assert np.isnan(found.rows[0].p_value)
     assert (
         "standard errors and the estimate of (intercept) (1) is 1.9 in log odds from the maximum of" in remark
@@ -384,7 +386,7 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
     term = f"group {GROUPS[2]}" + (" (1)" if objective == "logistic" else "")
     assert remark.startswith(f"the estimate of {term} is 1 in {unit} from the maximum of the likelihood")
     assert "columns may separate the classes, or a category may have no events" in remark
-    assert shown == f"no interval is shown where an estimate may not exist: {term}"
+    assert shown == f"no interval is shown where an estimate may not exist or was not reached: {term}"
     without = [row.term for row in found.rows if np.isnan(row.p_value)]
     assert without == [GROUPS[0], GROUPS[2]]  # the reference, which is no estimate, and this one
 

@@ -17,7 +17,7 @@ _UNITS = (
 _BASELINE = "(baseline): of each interval of time, up to its end, at 0 of all numbers and all references."
 _USED = "Used: whether the model's own weight is not zero."
 _NO_ERRORS = (
-    "There are no confidence intervals; the estimates include the noise of a private run, and the effect of a penalty. "
+    "There are no confidence intervals; the estimates include the effect of a penalty, and in a private run its noise. "
     "Without a penalty, evaluation.standard-errors = true gives intervals."
 )
 _ERRORS = (

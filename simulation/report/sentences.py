@@ -85,7 +85,8 @@ def guarantee(endings: Sequence[Ending]) -> list[str]:
 
 def bounds(satisfied: bool, excess: float) -> str:
     """Whether a constrained model satisfies its bounds, as text."""
-    return f"bounds {'met' if satisfied else 'NOT met'} ({excess:+.3g} from the limit)"
+    met = ("met" if excess <= 0 else "met within the tolerance") if satisfied else "NOT met"
+    return f"bounds {met} ({excess:+.3g} from the limit)"
 
 
 def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:

@@ -110,7 +110,8 @@ def advice(setup: Setup) -> list[str]:
 def _outlook(setup: Setup) -> str:
     return (
         "by public reference rows at the start, the smallest eigenvalue of the information matrix is "
-        f"{_expected(setup):.3g} deviations of its noise, and at least {LEAST_CLEAR:g} are needed"
+        f"{_expected(setup):.3g} deviations of its noise, and at least {LEAST_CLEAR:g} are needed; columns that "
+        "are not spread evenly over their ranges can have a tenth of it"
     )
 
 

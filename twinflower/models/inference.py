@@ -24,6 +24,7 @@ _FAR = (
 )
 
 
+_ELSEWHERE = 3.0  # standard errors between an estimate and the maximum, above which no interval is shown
 _GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
 
 
@@ -88,6 +89,9 @@ def infer(
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
     gone = np.abs(step) > _GONE if found[0].effect else np.zeros(len(step), bool)
+    gone |= (
+        np.nanmax(np.abs(step) / errors, initial=0.0) > _ELSEWHERE
+    )  # where the information matrix is another one
     exact = residuals and not robust
     shown = np.where(gone | (information.bounding == 0), np.nan, errors)
     done = [
@@ -147,13 +151,14 @@ def _remarks(
     elif far:
         texts.append(
             f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
-            f"rows, or with a larger step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
-            "model; if it stays so, columns may separate the classes, or a category may have no events; then the "
+            f"rows, or with another step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
+            "model, and steps above twice 1 / L do not settle; if it stays so, columns may separate the classes, or a "
+            "category may have no events; then the "
             "maximum does not exist"
         )
-        texts += [f"no interval is shown where an estimate may not exist: {_named(done, gone)}"] * bool(
-            gone.any()
-        )
+        texts += [
+            f"no interval is shown where an estimate may not exist or was not reached: {_named(done, gone)}"
+        ] * bool(gone.any())
     return texts
 
 
