@@ -47,6 +47,7 @@ from flamby_tasks import OWN, TASKS, Rows, Task
 from kept import drop_torn_line
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.errors import require
 
 STORE = Path(__file__).parent / "results" / "flamby.csv"
 EPSILONS = (0.1, 1.0, 4.0, 8.0, math.inf)
@@ -122,14 +123,36 @@ def cases(methods: Methods) -> Iterator[tuple[Case, Make]]:
                     yield Case(name, splits, method, preparation, trust, epsilon), make
 
 
-def score(case: Case, make: Make, seed: int, names: list[str], patients: Rows) -> float:
-    """The score of one training."""
+def site_scores(case: Case, make: Make, seed: int, names: list[str], patients: Rows) -> list[float]:
+    """The scores of the sites after one training, NaN for a site that has none."""
     task = TASKS[case.task]
     train = task.trained(patients, seed) if case.splits == REPEATED else task.fixed(patients)
     rows = task.prepared(case.preparation, names, patients, train)
     known, others = rows.of(train), rows.of(~train)
     model = make(task, case.epsilon, seed).fit(known.features, known.labels, sites=known.sites)
-    return task.mean_score(model.predict(others.features), others)
+    return task.scores(model.predict(others.features), others)
+
+
+def score(case: Case, make: Make, seed: int, names: list[str], patients: Rows) -> float:
+    """The mean of the sites' scores, of those that have one."""
+    return float(np.nanmean(site_scores(case, make, seed, names, patients)))
+
+
+def by_site(data: Path) -> Iterator[str]:
+    """Lines of Markdown: the score of every site on FLamby's split, without privacy, after one training."""
+    for name, task in TASKS.items():
+        patients = task.read(data)
+        sites = " | ".join(f"site {site}" for site in range(task.sites))
+        yield from (
+            f"\n{name}:\n",
+            f"| method | preparation | {sites} | mean |",
+            "|---" * (task.sites + 3) + "|",
+        )
+        for case, make in cases(METHODS):
+            if case.task == name and case.splits == FIXED and case.epsilon == math.inf:
+                own = site_scores(case, make, 0, *patients)
+                cells = " | ".join(f"{value:.3f}" for value in [*own, np.nanmean(own)])
+                yield f"| {case.method} | {case.preparation} | {cells} |"
 
 
 def stored(path: Path) -> Results:
@@ -288,7 +311,14 @@ def main() -> None:
     parser.add_argument("--page", type=Path, help="a page whose tables are filled")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--corrected", action="store_true", help="only FLamby's own epsilon")
+    parser.add_argument(
+        "--by-site", action="store_true", help="only the scores of all sites, without privacy"
+    )
     chosen = parser.parse_args()
+    if chosen.by_site:
+        require(chosen.data_dir is not None, "--by-site needs --data-dir")
+        print(*by_site(chosen.data_dir), sep="\n")
+        return
     if chosen.corrected:
         print(*corrected(), sep="\n")
         return

@@ -58,9 +58,9 @@ class Task(NamedTuple):
     score: Callable[[NDArray[Any], Rows], float]
     constant: Callable[[], Any] | None = None
 
-    def mean_score(self, predicted: NDArray[Any], rows: Rows) -> float:
-        """FLamby's: the mean of the sites' scores, of those that have one."""
-        return float(np.nanmean([self.score(predicted[own], rows.of(own)) for own in self.each(rows)]))
+    def scores(self, predicted: NDArray[Any], rows: Rows) -> list[float]:
+        """The score of every site."""
+        return [self.score(predicted[own], rows.of(own)) for own in self.each(rows)]
 
     def each(self, rows: Rows) -> list[Mask]:
         """Which rows are of each site."""

@@ -385,7 +385,7 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
     remark, shown = found.remarks
     term = f"group {GROUPS[2]}" + (" (1)" if objective == "logistic" else "")
     assert remark.startswith(f"the estimate of {term} is 1 in {unit} from the maximum of the likelihood")
-    assert "columns may separate the classes, or a category may have no events" in remark
+    assert "if it stays so, columns separate the classes, or a category has no events" in remark
     assert shown == f"no interval is shown where an estimate may not exist or was not reached: {term}"
     without = [row.term for row in found.rows if np.isnan(row.p_value)]
     assert without == [GROUPS[0], GROUPS[2]]  # the reference, which is no estimate, and this one

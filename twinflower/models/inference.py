@@ -152,9 +152,8 @@ def _remarks(
         texts.append(
             f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
             f"rows, or with another step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
-            "model, and steps above twice 1 / L do not settle; if it stays so, columns may separate the classes, or a "
-            "category may have no events; then the "
-            "maximum does not exist"
+            "model, and steps above twice 1 / L do not settle; if it stays so, columns separate the classes, or a "
+            "category has no events, and the maximum does not exist"
         )
         texts += [
             f"no interval is shown where an estimate may not exist or was not reached: {_named(done, gone)}"
