@@ -3,8 +3,8 @@
 from twinflower.errors import require
 from twinflower.known_objectives import SURVIVAL, ObjectiveSettings
 from twinflower.problems.discrete_cox import LINKS, CoxObjective
-from twinflower.problems.losses import BoundedLikelihood, Likelihood
-from twinflower.problems.objectives import LOSSES, UNBOUNDED, LinearObjective
+from twinflower.problems.losses import UNBOUNDED, BoundedLikelihood, Likelihood
+from twinflower.problems.objectives import LOSSES, LinearObjective
 
 from .sections import Gradient, NoPrivacy, Private
 

@@ -50,8 +50,8 @@ from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
 from .interfaces import Batch, Bounds, Part
-from .losses import KAPPA
-from .objectives import UNBOUNDED, LinearModel, Penalties
+from .losses import KAPPA, UNBOUNDED
+from .objectives import LinearModel, Penalties
 
 DISCRETE_COX = "discrete-cox"
 MOST_INTERVALS = 1000

@@ -16,6 +16,12 @@ from ..errors import require
 KAPPA = math.sqrt(2 / 3)
 """That of the logistic loss; see `models.released`."""
 
+UNBOUNDED = (
+    "intervals with privacy need a likelihood whose gradients and information matrices have public bounds, because "
+    "clipping would move the maximum: set objective.name to logistic or softmax, or to discrete-cox with "
+    "objective.link = logit"
+)
+
 
 class Loss(Protocol):
     """A loss of scores (..., b, outputs) against labels (..., b)."""

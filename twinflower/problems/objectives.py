@@ -1,19 +1,16 @@
 """Objectives of linear models on flat points: value and gradient on given rows, and predictions.
 
-A point is flat, x (..., d), with any number of leading axes (clients, seeds); rows are given as a
-`Batch` whose leading axes broadcast against the point's. All objectives here are linear models: the
-point is a matrix X (outputs, features), and the scores of a row a are X a. They differ in the loss of
-the scores, and in the smooth penalty, which is part of every client's f_i:
+A point is flat, x (..., d), with any number of leading axes (clients, seeds); rows are a `Batch` whose leading axes
+broadcast against the point's. All objectives here are linear models: the point is a matrix X (outputs, features), and
+the scores of a row a are X a. They differ in the loss of the scores, and in the smooth penalty, part of every f_i:
 
     f_i(X) = mean_j loss(X a_j, y_j) + l2/2 ||X||^2 + nonconvex sum X^2 / (1 + X^2)
 
-Rows with weights w_j >= 0 (`Batch.row_weights`) have the mean (1/m) sum_j w_j loss(X a_j, y_j) over the m rows. It is
-not divided by the sum of the weights, which is private. The gradient g_j of a row is clipped before it is multiplied by
-w_j, so a row of weight 2 is the same as two rows up to the factor m / (m + 1).
-
-Let no weight be above W, and no g_j longer than C. Then w_j g_j is not longer than W C, and its curvature is at most W
-times that without a weight. Replacing a row replaces its weight, too, and moves the sum by ||w g - w' g'|| <= 2 W C,
-which opposite gradients of length C attain with w = w' = W. This holds for any lower end of the weights' range.
+Rows with weights w_j >= 0 (`Batch.row_weights`) have the mean (1/m) sum_j w_j loss(X a_j, y_j) over the m rows, not
+divided by the sum of the weights, which is private. The gradient g_j of a row is clipped before it is multiplied by
+w_j, so a row of weight 2 is the same as two rows up to the factor m / (m + 1). With weights up to W and |g_j| <= C, w_j
+g_j is not longer than W C, and its curvature is at most W times that without a weight. Replacing a row and its weight
+moves the sum by ||w g - w' g'|| <= 2 W C, attained by opposite gradients of length C with w = w' = W.
 """
 
 import math
@@ -30,6 +27,7 @@ from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, Part, ScaledGrads, check_weights
 from .losses import (
+    UNBOUNDED,
     Absolute,
     BoundedLikelihood,
     ClassWeighted,
@@ -52,12 +50,6 @@ LOSSES: dict[str, Loss] = {
     "absolute": Absolute(),
     "poisson": Poisson(),
 }
-
-UNBOUNDED = (
-    "intervals with privacy need a likelihood whose gradients and information matrices have public bounds, because "
-    "clipping would move the maximum: set objective.name to logistic or softmax, or to discrete-cox with "
-    "objective.link = logit"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
