@@ -27,19 +27,9 @@ from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, Part, ScaledGrads, check_weights
 from .losses import (
-    UNBOUNDED,
-    Absolute,
-    BoundedLikelihood,
-    ClassWeighted,
-    Huber,
-    Likelihood,
-    Logistic,
-    Loss,
-    Poisson,
-    RowwiseLogistic,
-    Softmax,
-    Squared,
-)
+    UNBOUNDED, Absolute, BoundedLikelihood, ClassWeighted, Huber, Likelihood, Logistic, Loss, Poisson, RowwiseLogistic,
+    Softmax, Squared,
+)  # fmt: skip
 
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
