@@ -27,9 +27,19 @@ from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, Part, ScaledGrads, check_weights
 from .losses import (
-    UNBOUNDED, Absolute, BoundedLikelihood, ClassWeighted, Huber, Likelihood, Logistic, Loss, Poisson, RowwiseLogistic,
-    Softmax, Squared,
-)  # fmt: skip
+    UNBOUNDED,
+    Absolute,
+    BoundedLikelihood,
+    ClassWeighted,
+    Huber,
+    Likelihood,
+    Logistic,
+    Loss,
+    Poisson,
+    RowwiseLogistic,
+    Softmax,
+    Squared,
+)
 
 LOSSES: dict[str, Loss] = {
     "softmax": Softmax(),
@@ -96,11 +106,9 @@ class Penalised:
 
 @dataclass(frozen=True)
 class LinearModel(Penalised, ScaledGrads):
-    """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring).
-
-    A flat point is a matrix (outputs, num_features), stored row by row. heaviest: the largest weight of a row, which
-    is public; None: rows have no weights.
-    """
+    """f_i of a linear model with a loss and a smooth penalty (formula in the module's docstring). A flat point is a
+    matrix (outputs, num_features), stored row by row. heaviest: the largest weight of a row, which is public; None:
+    rows have no weights."""
 
     loss: Loss
     outputs: int
