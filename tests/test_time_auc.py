@@ -288,10 +288,27 @@ def test_a_site_limits_the_counts_of_20_bins_and_5_cells_of_time_as_those_of_50_
     most, refused, keys
 ):
     config, nodes = at_sites(prepare(parse(keys | AT_SITES)))
-    policy = {"score-rows": 1, "score-bins": most}
+    policy = {"score-rows": 1, "score-bins": most, "survival-rows": 1, "survival-cell": 1}
     reply = Deployed(config.items(), *(own | policy for own in nodes)).answer(properties_request(1))
     assert reply.has_error() == refused
     assert not refused or "in at most 49 bins; the run has" in str(reply.error.reason)
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({}, "counts no persons for evaluation.auc-times: its node config has no survival-rows"),
+        (
+            {"survival-rows": 1, "survival-cell": 50},
+            "unless there are at least 1 in all, and 50 events or none",
+        ),
+    ],
+)
+def test_a_sites_policy_for_counts_by_time_holds_for_its_held_out_rows_too(policy, why, keys):
+    config, nodes = at_sites(prepare(parse(keys | AT_SITES)))
+    own = [node | {"score-rows": 1, "score-bins": 50} | policy for node in nodes]
+    reply = Deployed(config.items(), *own).answer(properties_request(1))
+    assert reply.has_error() and why in str(reply.error.reason)
 
 
 @pytest.mark.parametrize(
