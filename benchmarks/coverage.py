@@ -102,6 +102,7 @@ def logistic(design: Design) -> Case:
     w = design.weights
 
     def labels(draw: np.random.Generator, columns: Array) -> Labels:
+        """Classes drawn with the model's probabilities."""
         return (draw.uniform(size=len(columns)) < special.expit(columns @ w)).astype(np.int64)
 
     return Case(make_objective("logistic", len(w), 2), w * design.norm, labels)
@@ -112,6 +113,7 @@ def multinomial(design: Design) -> Case:
     matrix = np.stack([0 * design.weights, design.weights, -design.weights[::-1] / 2])
 
     def labels(draw: np.random.Generator, columns: Array) -> Labels:
+        """Classes drawn with the model's probabilities."""
         return (columns @ matrix.T + draw.gumbel(size=(len(columns), 3))).argmax(1)
 
     return Case(make_objective("softmax", matrix.shape[1], 3), matrix.ravel() * design.norm, labels)
@@ -122,6 +124,7 @@ def discrete_cox(design: Design) -> Case:
     w, levels = np.append(design.weights[:-1], 0.0), np.array([-1.3, -1.0, -0.8])
 
     def labels(draw: np.random.Generator, columns: Array) -> Labels:
+        """Signed times drawn with the model's hazards; censoring is uniform over seven intervals."""
         hazards = special.expit((columns @ w)[:, None] + levels)
         happened = draw.uniform(size=hazards.shape) < hazards
         interval = np.where(happened.any(1), happened.argmax(1), 3)

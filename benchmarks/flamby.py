@@ -2,6 +2,7 @@
 
     python benchmarks/flamby.py --data-dir DIR [--page FILE] [--figure FILE]
     python benchmarks/flamby.py --data-dir DIR --results NEW.csv       # compute everything again
+    python benchmarks/flamby.py --data-dir DIR --by-site                # the scores of all sites, without privacy
     python benchmarks/flamby.py --corrected
 
 The score is FLamby's: the mean of the sites' scores on their own test rows. Each method is trained without privacy, and
@@ -47,7 +48,6 @@ from flamby_tasks import OWN, TASKS, Rows, Task
 from kept import drop_torn_line
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.errors import require
 
 STORE = Path(__file__).parent / "results" / "flamby.csv"
 EPSILONS = (0.1, 1.0, 4.0, 8.0, math.inf)
@@ -82,6 +82,7 @@ def ours(algorithm: str, trust: str, further: Mapping[str, Any] = NO_SETTINGS) -
     kind = ALGORITHMS[algorithm]
 
     def make(task: Task, epsilon: float, seed: int) -> Any:
+        """The estimator for a task, epsilon and seed."""
         private = epsilon < math.inf
         settings = {"clients.weighting": "rows"} if "rows" in kind.weightings else {}
         settings |= {"local.max-steps": 1} if private and kind.takes_local_steps else {}
@@ -315,8 +316,9 @@ def main() -> None:
         "--by-site", action="store_true", help="only the scores of all sites, without privacy"
     )
     chosen = parser.parse_args()
+    if chosen.by_site and not chosen.data_dir:
+        parser.error("--by-site needs --data-dir")
     if chosen.by_site:
-        require(chosen.data_dir is not None, "--by-site needs --data-dir")
         print(*by_site(chosen.data_dir), sep="\n")
         return
     if chosen.corrected:

@@ -210,6 +210,7 @@ def tuned(data: Path, kept: Kept) -> Iterator[str]:
 
         def errors(settings: Mapping[str, float], splits: Mapping[int, School], name: str = name,
                    noise: Multipliers = noise, epsilon: float = epsilon) -> list[float]:  # fmt: skip
+            """The error of the method with these settings on each split."""
             tail = {"final_model": "tail-mean", **settings}
             return [
                 kept.get(

@@ -143,6 +143,7 @@ def plain_flower(run: Run, settings: Settings, relation: str, batch: int, steps:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        """The node's model after its local steps."""
         local, i = copy.deepcopy(net), int(context.node_config["partition-id"])
         local.load_state_dict(message.content["arrays"].to_torch_state_dict())
         optimizer = torch.optim.SGD(local.parameters(), lr=step_size)
@@ -194,6 +195,7 @@ def ours(
     objective = ModuleObjective(run.net(), row_shape=(1, 8, 8), clip_norm=CLIP_NORM if private else 0.0)
 
     def client_fn(context: Context):
+        """The client of a node, with a guard if the run is private."""
         i = int(context.node_config["partition-id"])
         rows = load_data(i, SITES)
         guard = None

@@ -153,6 +153,7 @@ def client_app(clients: list[NumPyClient]) -> ClientApp:
 
     @app.train()  # type: ignore[untyped-decorator]
     def train(message: Message, context: Context) -> Message:
+        """The reply of the node's client to a model."""
         ((name, arrays),) = message.content.array_records.items()
         (config,) = message.content.config_records.values()
         client = clients[context.node_config["partition-id"]]

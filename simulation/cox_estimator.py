@@ -24,7 +24,7 @@ from .estimator_inputs import PerRow, is_table, unused
 from .estimator_parameters import Size
 from .estimators import Federated
 
-_SHORTEST = 1e-6  # time that a model tells apart from 0, in units of the first interval
+_SHORTEST = 1e-6  # time that a model distinguishes from 0, in units of the first interval
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -13,6 +13,7 @@ from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.models.information import Information
 
 from .exchange import Exchange
+from .replies import doubles
 from .requests import information_request
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ def collect(
         return information_request(node, model, stamp)
 
     def of_client(client: int, reply: Message) -> T:
-        return read(client, _numbers(reply, stamp["round"], size))
+        return read(client, doubles(_content(reply, stamp["round"]), (size,), "the information matrix"))
 
     found, missing = exchange.ask_all(ask, of_client, stamp["round"])
     if not missing:
@@ -42,18 +43,12 @@ def collect(
     return [], f"{len(missing)} clients sent no information matrix (client {client}: {reason})"
 
 
-def _numbers(reply: Message, round_: int, size: int) -> Array:
-    """The finite numbers (size,) in a reply; ReplyError for a reply without them."""
+def _content(reply: Message, round_: int) -> object:
+    """What a reply has in the place of the information matrix; ReplyError for a reply of another round."""
     metrics: Any = reply.content.config_records.get(reply_record(EVALUATE, "metrics"), ConfigRecord())
-    content = metrics.get("information")
     if metrics.get("round") != round_:
         raise ReplyError(f"the reply belongs to round {metrics.get('round')!r}, not {round_}")
-    if not isinstance(content, bytes) or len(content) != 8 * size:
-        raise ReplyError(f"an information matrix of this model is {size} doubles")
-    numbers = np.frombuffer(content, "<f8").astype(np.float64)
-    if not np.isfinite(numbers).all():
-        raise ReplyError("the information matrix must be finite")
-    return numbers
+    return metrics.get("information")
 
 
 def exact_sums(numbers: Array, d: int, rows: int) -> Information:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 
@@ -18,7 +17,7 @@ from twinflower.models.evaluation import NO_BINS, Errors, Evaluation, Released, 
 from twinflower.models.score_bins import Counted, ScoreBins
 from twinflower.wire import from_npy
 
-from .replies import sort_replies
+from .replies import doubles, sort_replies
 from .requests import evaluate_request
 
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
@@ -131,7 +130,7 @@ def _noisy(reply: Message, rows: int, metrics: ConfigRecord, bins: ScoreBins) ->
         raise ReplyError(f"a noisy sum needs rows and a finite deviation above 0; got {rows} and {sigma!r}")
     if not bins.number:
         return Released(rows, value, sigma)
-    return Released.with_scores(rows, value, sigma, _numbers(metrics, bins.shape), bins)
+    return Released.with_scores(rows, value, sigma, _scores(metrics, bins.shape), bins)
 
 
 def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: ScoreBins) -> Evaluation:
@@ -148,7 +147,7 @@ def _exact(reply: Message, rows: int, metrics: ConfigRecord, bins: ScoreBins) ->
 
 def _errors(metrics: ConfigRecord) -> Errors:
     """The sums of a regression's errors in a reply."""
-    found = Errors(*_numbers(metrics, (len(Errors._fields),), "errors").tolist())
+    found = Errors(*doubles(metrics["errors"], (len(Errors._fields),), "its list of errors"))
     if min(found.absolute, found.squared, found.squares) < 0:
         raise ReplyError("sums of errors must not be negative")
     return found
@@ -156,21 +155,15 @@ def _errors(metrics: ConfigRecord) -> Errors:
 
 def _table(metrics: ConfigRecord, rows: int, bins: ScoreBins) -> Counted:
     """The table without noise in a reply; ReplyError unless it is one of so many rows."""
-    table = bins.exact(_numbers(metrics, bins.exact_shape), rows)
+    table = bins.exact(_scores(metrics, bins.exact_shape), rows)
     if table is None:
         raise ReplyError(f"the counts by bin are not those of {rows} rows")
     return table
 
 
-def _numbers(metrics: ConfigRecord, shape: tuple[int, ...], name: str = "scores") -> Array:
-    """The numbers in a metric of a reply, in this shape; ReplyError if there are others."""
-    content, size = metrics.get(name), math.prod(shape)
-    if not isinstance(content, bytes) or len(content) != 8 * size:
-        raise ReplyError(f"its {name} must be {size} doubles; has the client the same number of bins?")
-    numbers = np.frombuffer(content, "<f8").astype(np.float64)
-    if not np.isfinite(numbers).all():
-        raise ReplyError(f"its {name} must be finite numbers")
-    return numbers.reshape(shape)
+def _scores(metrics: ConfigRecord, shape: tuple[int, ...]) -> Array:
+    """The counts by bin in a reply, in this shape; ReplyError if there are others."""
+    return doubles(metrics.get("scores"), shape, "its table of scores for this number of bins")
 
 
 def _metric(reply: Message, name: str) -> object:

@@ -576,7 +576,7 @@ def test_one_class_is_tried_against_two():
 
     report = audit.audit_case(row_case(fragile, only=["the model as given"]), QUICK)
     assert set(report.alarms) == {"leak"} and "two equal rows" in report.attack.chosen.pair
-    assert "combinations of messages and data sets tell nothing" in report.text()
+    assert "combinations of messages and data sets show nothing" in report.text()
 
 
 def test_replaced_added_and_zero_are_not_mixed():

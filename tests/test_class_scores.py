@@ -1,6 +1,7 @@
 """Discrimination and calibration between more than two classes: against scikit-learn, under noise, in every runtime."""
 
 import csv
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from site_files import three_sites
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from typer.testing import CliRunner
 
+from twinflower.errors import SettingError
 from twinflower.models.class_scores import ClassBins, ClassTable, one_against_rest
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
@@ -220,3 +222,12 @@ def test_predict_evaluates_a_table(keys, tmp_path):
     lines = [line for line in table.read_text().splitlines() if not line.endswith("severe")]
     table.write_text("\n".join([*lines, ""]))
     assert "There is no area under the ROC curve of severe" in run().output
+
+
+@pytest.mark.parametrize("header", ["client,bin", "client,class,low,high", ""])
+def test_a_damaged_table_of_scores_is_an_error_that_names_the_file(header, tmp_path):
+    (tmp_path / "scores.csv").write_text(f"{header}\n0,1,2,3\n")
+    with pytest.raises(
+        SettingError, match=re.escape(f"{tmp_path / 'scores.csv'} is not the scores of a run")
+    ):
+        read_scores(tmp_path)

@@ -507,6 +507,13 @@ def test_weights_of_rows_are_refused(tmp_path):
         prepare(parse({key: value for key, value in keys.items() if value is not None}))
 
 
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_an_objective_of_rows_with_weights_has_no_units(name):
+    """Its bounds on the information matrix would be those of rows without weights."""
+    with pytest.raises(SettingError, match="weights of rows"):
+        Units.of(replace(MODELS[name], heaviest=4.0), 1.0)
+
+
 def test_all_shares_together_must_leave_something_for_the_rounds(tmp_path):
     keys = sites(tmp_path, "logistic")[0] | PRIVATE | {"data.range-share": 0.5}
     schema = tmp_path / "schema.toml"

@@ -8,7 +8,7 @@ import pytest
 import statsmodels.api as sm
 from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
-from site_files import three_sites
+from site_files import TWO_CLASSES, three_sites
 from sklearn.linear_model import LogisticRegression
 from test_inference import LABELS, at_maximum, people, years_of
 from test_inference import SCHEMA as PEOPLE
@@ -36,17 +36,8 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 
-SCHEMA = """
-weight = "visits"
-weight-range = [0.5, 4]
-[label]
-column = "y"
-classes = [0, 1]
-[columns]
-a = { range = [-3, 3] }
-b = { range = [-3, 3] }
-"""
-IGNORED = SCHEMA.replace('weight = "visits"\nweight-range = [0.5, 4]', 'ignore = ["visits"]')
+SCHEMA = TWO_CLASSES.replace("[label]", 'weight = "visits"\nweight-range = [0.5, 4]\n[label]')
+IGNORED = TWO_CLASSES.replace("[label]", 'ignore = ["visits"]\n[label]')
 
 
 def patients(seed, rows):

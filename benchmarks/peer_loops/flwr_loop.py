@@ -46,6 +46,7 @@ def train(path: str, tick: Tick) -> np.ndarray:
 
     @server.main()
     def main(grid: Grid, context: Context) -> None:
+        """All rounds of Flower's FedAvg."""
         strategy = FedAvg(job.sampled / count, 0.0, min_train_nodes=job.sampled, min_available_nodes=count)
         result = strategy.start(
             grid,

@@ -50,6 +50,7 @@ def app_of(step: Step, mods: Sequence[Any] = ()) -> Callable[[Rows, int], Client
     """An app that replies to every model with step(rows, model, context, generator)."""
 
     def app(data: Rows, seed: int) -> ClientApp:
+        """The app of a site with these rows."""
         made, draws = ClientApp(mods=list(mods)), np.random.default_rng(seed)
 
         @made.train()

@@ -66,7 +66,7 @@ def _check_information(setup: Setup, site: Site) -> None:
         smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0),
         f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}",
     )
-    if isinstance(setup.objective, DiscreteCox):  # the gradient tells how many had the event in each interval
+    if isinstance(setup.objective, DiscreteCox):  # the gradient shows how many had the event in each interval
         cells = TimeGrid(tuple(setup.objective.loss.ends)).counts(training.labels)
         require(
             cells[cells > 0].min() >= site.survival_cell,

@@ -97,7 +97,7 @@ def _run(grid: Grid, config: Config) -> None:
 
 @contextmanager
 def _cause_noted(folder: Path) -> Iterator[None]:
-    """Note in the folder why the block was cut off, for `twinflower status`: perhaps Flower cannot tell the user."""
+    """Note in the folder why the block was cut off, for `twinflower status`: perhaps Flower cannot inform the user."""
     try:
         with interruptible():
             yield

@@ -2,8 +2,8 @@
 
 A `Case` says what is audited: a mechanism (`client` for a ClientApp, `server` for a Strategy) under some server
 messages, pairs of neighbouring data sets, and the claim. `audit_case` runs the mechanism many times on both data sets
-of the pair and under the messages that tell most, and returns a `Report` with three numbers: what is claimed, what the
-declared noise really guarantees, and what an attack demonstrably achieved.
+of the pair and under the messages that reveal most, and returns a `Report` with three numbers: what is claimed, what
+the declared noise really guarantees, and what an attack demonstrably achieved.
 """
 
 from .cases import Case, Claim

@@ -30,7 +30,7 @@ from twinflower.privacy.lower_bounds import Counts
 from .cases import Case
 from .features import Features, Leak, Means, Seen, changing, leaks
 from .recorder import recording
-from .session import Effort, Seeds, Session, silence, untold
+from .session import Effort, Seeds, Session, silence, unreported
 from .transcript import Transcript, same
 
 _FAR_LARGER = 10.0
@@ -88,7 +88,7 @@ class Attack(NamedTuple):
         return max(found.mu for found in self.evidence)
 
 
-def attack(case: Case, effort: Effort, progress: Callable[[str], object] = untold) -> Attack:
+def attack(case: Case, effort: Effort, progress: Callable[[str], object] = unreported) -> Attack:
     """Attack a case under all its messages and on all its pairs. What the app prints is discarded. progress: is called
     before every run with a few words on what is being done."""
     session = Session(case, effort, Seeds(effort.seed), progress)
@@ -175,7 +175,7 @@ def _screened(session: Session, messages: str, pair: str, seeds: range, doing: s
 
 
 def _void(first: Sequence[Transcript], second: Sequence[Transcript]) -> str:
-    """Why runs cannot tell anything: all replies are errors, or equal for equal seeds; otherwise empty."""
+    """Why the runs show nothing: all replies are errors, or equal for equal seeds; otherwise empty."""
     errors = [outcome.form.get("error", "") for run in [*first, *second] for outcome in run]
     if all(errors):
         return f"every reply is an error: {errors[0]}"
@@ -277,7 +277,7 @@ def _best(session: Session, candidates: Sequence[Candidate]) -> _Learned:
 
 
 def _of_certain_score(session: Session, learned: _Learned, alpha: float) -> list[Evidence]:
-    """The bound from a score that tells all learned runs apart, if there is one: such as the difference of two rounds
+    """The bound from a score that separates all learned runs, if there is one: such as the difference of two rounds
     with the same noise."""
     score = certain_score(learned.runs, learned.features.rounds)
     if score is None:

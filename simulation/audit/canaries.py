@@ -16,10 +16,10 @@ from .attack import Attack, Candidate
 from .cases import Case
 from .data import AS_GIVEN, Rows, either, joined, mixed, taken
 from .recorder import recording
-from .session import Effort, Seeds, Session, silence, untold
+from .session import Effort, Seeds, Session, silence, unreported
 
 
-def attack_once(case: Case, effort: Effort, progress: Callable[[str], object] = untold) -> Attack:
+def attack_once(case: Case, effort: Effort, progress: Callable[[str], object] = unreported) -> Attack:
     """Guess which canaries a run held; once more, in another run, if that contradicts the claim. Raises SettingError
     for a case without losses."""
     require(

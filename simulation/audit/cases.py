@@ -41,7 +41,7 @@ class Claim(NamedTuple):
 class Case:
     """A mechanism with the privacy it claims.
 
-    mechanisms: the mechanism, by the name of what the server sends; the audit finds out what tells most. pairs: data
+    mechanisms: the mechanism, by the name of what the server sends; the audit finds out what reveals most. pairs: data
     sets that are neighbours under the claim, by name. declared: the Gaussian releases that the app's settings amount
     to, over all rounds, between neighbours of the claim; empty if they are not known, or if the noise is not Gaussian.
     public: places, as in `Outcome`, whose values are public by the claim, such as the number of rows under replacement.

@@ -88,11 +88,11 @@ def leaks(first: Seen, second: Seen) -> list[Leak]:
     ]
     for key, one in first.numbers():
         if key in numbers and len(one[0]) == len(numbers[key][0]):
-            found += _told_by(*key, one, numbers[key])
+            found += _leaks_at(*key, one, numbers[key])
     return found
 
 
-def _told_by(round_: int, place: str, one: tuple[Array, Mask], other: tuple[Array, Mask]) -> list[Leak]:
+def _leaks_at(round_: int, place: str, one: tuple[Array, Mask], other: tuple[Array, Mask]) -> list[Leak]:
     """The first number at a place that distinguishes the data sets."""
     (first, stays), (second, stays_too) = one, other
     return [

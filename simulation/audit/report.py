@@ -14,7 +14,7 @@ from .canaries import attack_once
 from .cases import Case, Claim
 from .declared import Certified, certified
 from .features import Leak
-from .session import Effort, untold
+from .session import Effort, unreported
 
 NOT_TRIED = (
     "other data sets and server messages than those listed, and a server that chooses its messages by the replies",
@@ -118,7 +118,7 @@ def audit_case(
     case: Case,
     effort: Effort | None = None,
     target: str = "FILE.py:NAME",
-    progress: Callable[[str], object] = untold,
+    progress: Callable[[str], object] = unreported,
 ) -> Report:
     """Audit a case. target: where the case is found again, for the script of the report. progress: see `attack`."""
     effort = effort or Effort()
@@ -231,7 +231,7 @@ def _remarks(report: Report) -> Iterator[str]:
     void = [candidate for candidate in attacked.screened if candidate.void]
     if void and not attacked.void:
         yield (
-            f"{len(void)} of {len(attacked.screened)} combinations of messages and data sets tell nothing, such as "
+            f"{len(void)} of {len(attacked.screened)} combinations of messages and data sets show nothing, such as "
             f'"{void[0].messages}" with "{void[0].pair}": {void[0].void}'
         )
     if attacked.leaks and not attacked.proven:

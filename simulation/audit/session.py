@@ -68,7 +68,7 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Session:
-    """An audit that is under way. progress: is told what it is doing."""
+    """An audit that is under way. progress: called with what it is doing."""
 
     case: Case
     effort: Effort
@@ -114,7 +114,7 @@ class Session:
         return list(map(smaller, found, count(self.seeds.take(runs)))) if self.refuted_by(found) else found
 
 
-def untold(doing: str) -> None:
+def unreported(doing: str) -> None:
     """Ignore the progress."""
 
 

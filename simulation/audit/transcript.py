@@ -73,9 +73,8 @@ def of_records(content: RecordDict) -> Outcome:
 def _numbers(entry: Any) -> tuple[str, Array]:
     """Type and shape of an array or a number, and its entries; whole numbers without sign as those with one, so that a
     small negative number stays small."""
-    if (
-        isinstance(entry, FlowerArray) and not entry.data
-    ):  # how Flower encodes that a NumPyClient sends no arrays
+    if isinstance(entry, FlowerArray) and not entry.data:
+        # how Flower encodes that a NumPyClient sends no arrays
         return "no array", np.empty(0)
     array = from_npy(entry.data) if isinstance(entry, FlowerArray) else np.asarray(entry)
     if array.dtype.kind == "u":

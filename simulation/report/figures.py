@@ -294,7 +294,7 @@ def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
 
 
 def _save(figure: plt.Figure, folder: Path, plan: Experiment) -> Path:
-    """Save a figure with its title and a digest of what it shows, which tell whether it is that of a file."""
+    """Save a figure with its title and a digest of what it shows, by which one recognises the file that it shows."""
     path, about = folder / names.FIGURE, {"Title": plan.title, "Digest": plan.digest}
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png", metadata=about)

@@ -247,7 +247,7 @@ class Result:
     def _site_scores(self) -> list[float | None] | None:
         """Accuracy or R^2 of the final model, or of its own, on the rows that each client trained on.
 
-        None where no exact number may be told, which is in a private run; and without a model or rows, or for many
+        None where no exact number may be released, which is in a private run; and without a model or rows, or for many
         clients.
         """
         setup, x = self.setup, self.model

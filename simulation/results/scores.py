@@ -18,7 +18,7 @@ Rows = Iterator[dict[str, Any]]
 
 def tabulated(scores: Mapping[int, Counted]) -> tuple[Sequence[str], Rows]:
     """The columns and the rows of these tables by client, at least one, all of one kind."""
-    columns, rows = _FORMS[type(next(iter(scores.values())))]
+    columns, rows, _ = _FORMS[type(next(iter(scores.values())))]
     return columns, (
         dict(zip(columns, (client, *row), strict=True))
         for client, table in scores.items()
@@ -30,8 +30,7 @@ def tables_of(rows: Sequence[Mapping[str, str]]) -> dict[int, Any]:
     """Inverse of `tabulated`; KeyError or ValueError for other rows."""
     if not rows:
         return {}
-    read = _of_times if "time" in rows[0] else _of_classes if "class" in rows[0] else _of_two
-    columns = next(own for own in (own for own, _ in _FORMS.values()) if set(own) == rows[0].keys())
+    columns, read = {frozenset(own): (own, read) for own, _, read in _FORMS.values()}[frozenset(rows[0])]
     found: dict[int, list[list[float]]] = {}
     for row in rows:
         found.setdefault(int(row["client"]), []).append([float(row[key]) for key in columns[1:]])
@@ -58,13 +57,6 @@ def _by_time(table: TimeTable) -> Iterator[tuple[float, ...]]:
             yield time, low, high, *counts, table.sigma
 
 
-_FORMS: dict[Any, tuple[Sequence[str], Any]] = {
-    ScoreTable: (SCORES_COLUMNS, _by_bin),
-    ClassTable: (CLASS_SCORES_COLUMNS, _by_class),
-    TimeTable: (TIME_SCORES_COLUMNS, _by_time),
-}
-
-
 def _of_two(rows: Array) -> ScoreTable:
     """The table from the rows (bins, 7)."""
     return ScoreTable(rows.T[2:6], np.append(rows[:, 0], rows[-1, 1]), float(rows[0, 6]))
@@ -82,3 +74,10 @@ def _of_times(rows: Array) -> TimeTable:
     parts = rows.reshape(len(times), -1, 6)
     cells = np.vstack([parts[:-1, :, 3], parts[:, :, 4]])
     return TimeTable(cells, np.append(parts[0, :, 1], parts[0, -1, 2]), times[:-1], float(rows[0, 5]))
+
+
+_FORMS: dict[Any, tuple[Sequence[str], Any, Any]] = {  # table -> columns, its rows, and the table from rows
+    ScoreTable: (SCORES_COLUMNS, _by_bin, _of_two),
+    ClassTable: (CLASS_SCORES_COLUMNS, _by_class, _of_classes),
+    TimeTable: (TIME_SCORES_COLUMNS, _by_time, _of_times),
+}

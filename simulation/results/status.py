@@ -1,6 +1,6 @@
 """Whether a run is still running, and if not, how it ended, and how it goes on if it was cut off.
 
-It is told from the files and locks of the folder, on the machine that writes them. So it can be told when neither
+It follows from the files and locks of the folder, on the machine that writes them. So it is known when neither
 Flower nor the run says anything: a SuperLink that stood still for some 45 seconds ends the server's process silently.
 """
 

@@ -89,12 +89,7 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
     if not asked(setup) or setup.plan is None:
         return []
     share = float((setup.plan.intervals / setup.plan.shares).max())
-    return [
-        (
-            "intervals",
-            f"for {share:.3g} of the budget; {_outlook(setup)}",
-        )
-    ]
+    return [("intervals", f"for {share:.3g} of the budget; {_outlook(setup)}")]
 
 
 def advice(setup: Setup) -> list[str]:

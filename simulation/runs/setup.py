@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.abilities import PersonalModels
@@ -19,11 +19,13 @@ from twinflower.errors import require
 from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, with_weights
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
+from twinflower.models.released import Units
 from twinflower.models.survival import SurvivalTable, TimeGrid
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.discrete_cox import CoxObjective, interval_ends
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
+from twinflower.problems.objectives import LinearModel
 from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
 from twinflower.sums.noise import Sums
@@ -274,12 +276,9 @@ def _check_standard_errors(setup: Setup) -> None:
         "or data.row-norm to 0",
     )
     require(
-        setup.plan is None or setup.dataset.weight_range is None,
-        "evaluation.standard-errors must be false in a private run with weights of rows, whose errors need the robust "
-        "form: leave the weights out, or train without privacy",
-    )
-    require(
         d <= MOST_PARAMETERS and d < rows,
         f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} and "
         f"{rows}",
     )
+    if setup.plan:
+        Units.of(cast(LinearModel, setup.objective), setup.row_norm)

@@ -91,9 +91,7 @@ def free_intercept(config: Config, say: Say) -> Config:
         if setup.plan is None:
             setup.central.zero()
     except SettingError:
-        say(
-            "the intercept is penalised, too: by itself it has no optimum (as --penalise-intercept says at once)"
-        )
+        say("the intercept is penalised, too, because by itself it has no optimum")
         return config
     return free
 

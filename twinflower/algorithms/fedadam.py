@@ -14,9 +14,9 @@ client keeps     nothing
        receives  x0 (..., d)
        sends     x (..., d), and its number of local steps Q
 server keeps     x0 (..., d), m (..., d), from 0, and v (..., d), from tau^2
-A client that does not reply is left out of the mean; an entry that nobody sent has Delta = 0, so that
-only m moves it. The paper has no correction for the zeros at which m starts, unlike Flower's FedAdam, and asks for v >=
-tau^2 before round 1; the paper's own pages were not at hand.
+A client that does not reply is left out of the mean; an entry that nobody sent has Delta = 0, so that only m moves it.
+The paper has no correction for the zeros at which m starts, unlike Flower's FedAdam, and asks for v >= tau^2 before
+round 1; the paper's own pages were not at hand.
 
 h. The paper has none. Every entry has its own step, eta / D with D = sqrt(v) + tau. A prox with one step for all
 entries would rest where m/D is in a multiple of dh(x0), at the optimum of another problem. So with "server-prox" the

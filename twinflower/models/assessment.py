@@ -87,15 +87,10 @@ def _of_survival(
     index = Measure(f"concordance index{where}", concordance(risks, times, events).share)
     found = areas(risks, at, times, events)
     own = [
-        _named(f"area under the ROC curve at {time:g}{where}", area)
-        for time, area in zip(at, found, strict=True)
+        _named(f"area under the ROC curve at {t:g}{where}", area) for t, area in zip(at, found, strict=True)
     ]
     measures = [Measure("rows", len(labels)), Measure("events", events.sum()), index, *brier, *own]
-    remarks = [
-        _without(time, times, events)
-        for time, area in zip(at, found, strict=True)
-        if area.value != area.value
-    ]
+    remarks = [_without(t, times, events) for t, area in zip(at, found, strict=True) if np.isnan(area.value)]
     return Assessment(measures, remarks=remarks)
 
 
@@ -140,9 +135,10 @@ def _of_many(model: TrainedClassifier, scores: Array, labels: Labels, found: Ass
         *found.measures, *map(_named, names, own), _named("mean area under the ROC curve", mean_share(own)),
         Measure("Brier score", table.brier),
     ]  # fmt: skip
-    absent = [f"{name}" for name, area in zip(model.classes, own, strict=True) if area.value != area.value]
     remarks = [
-        f"There is no area under the ROC curve of {name}: no row, or every row, is of it." for name in absent
+        f"There is no area under the ROC curve of {name}: no row, or every row, is of it."
+        for name, area in zip(model.classes, own, strict=True)
+        if np.isnan(area.value)
     ]
     return Assessment(measures, found.confusion, classes=table, remarks=remarks)
 

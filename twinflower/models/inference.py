@@ -19,14 +19,9 @@ from .intervals import LEVEL
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
-_FAR = (
-    0.01  # standard errors, log odds or log rates between an estimate and the maximum that are worth a remark
-)
-
-
+_FAR = 0.01  # standard errors, log odds or log rates between an estimate and the maximum, from which a remark says so
 _ELSEWHERE = 3.0  # standard errors between an estimate and the maximum, above which no interval is shown
 _GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
-
 
 _UNBOUNDED = {
     True: "the model predicts every row correctly: the rows have one class, or columns separate the classes; then the "
@@ -89,9 +84,8 @@ def infer(
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
     gone = np.abs(step) > _GONE if found[0].effect else np.zeros(len(step), bool)
-    gone |= (
-        np.nanmax(np.abs(step) / errors, initial=0.0) > _ELSEWHERE
-    )  # where the information matrix is another one
+    # far from the maximum, the information matrix is another one
+    gone |= np.nanmax(np.abs(step) / errors, initial=0.0) > _ELSEWHERE
     exact = residuals and not robust
     shown = np.where(gone | (information.bounding == 0), np.nan, errors)
     done = [

@@ -47,6 +47,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
+from ..errors import require
 from ..problems.interfaces import Batch
 from ..problems.objectives import LinearModel
 
@@ -59,7 +60,13 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, objective: LinearModel, row_norm: float) -> "Units":
-        """The units for rows of norm at most row_norm; SettingError for an objective without public bounds."""
+        """The units for rows of norm at most row_norm; SettingError for an objective without public bounds, and for
+        one of rows with weights, whose errors need the robust form."""
+        require(
+            objective.heaviest is None,
+            "there are no standard errors in a private run with weights of rows, because they need the robust form: "
+            "leave the weights out, train without privacy, or set evaluation.standard-errors to false",
+        )
         bound, kappa = objective.information_bounds(row_norm)
         return cls(2 * objective.bounds(row_norm).gradient, math.sqrt(2) * bound / kappa)
 

@@ -1,4 +1,4 @@
-"""Attacks that tell two data sets apart by what a mechanism released, learned from runs on both.
+"""Attacks that distinguish two data sets by what a mechanism released, learned from runs on both.
 
 A run is a row of numbers (p,). A score is a function of it; a run is taken for one on the second data set if its score
 is large. Scores and thresholds are chosen on some runs, and counted on others (`lower_bounds`).

@@ -221,7 +221,7 @@ def of_certain(what: str, counts: Counts, delta: float, alpha: float) -> Evidenc
 
 
 def of_one_round(learned: Pair, new: Pair, rounds: Array, delta: float, alpha: float) -> Evidence:
-    """The bound for Gaussian noise from the round that tells most by itself. rounds: of the released numbers (q,)."""
+    """The bound for Gaussian noise from the round that reveals most by itself. rounds: of the released numbers (q,)."""
     if not rounds.size:
         return Evidence("no numbers are released", 0.0, gaussian=True)
     found = []

@@ -1,12 +1,11 @@
 """The section of a report on discrimination and calibration at the sites."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from twinflower.arrays import Array
 from twinflower.models.class_scores import ClassTable
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.evaluation import together
@@ -14,13 +13,9 @@ from twinflower.models.time_scores import TimeTable
 
 from ...results.reading import read_scores
 from .. import discrimination as text
-from ..series import Series
 from .charts import Chart, chart
-from .discrimination_parts import noise_of, of_classes, of_times
+from .discrimination_parts import by_site, line, noise_of, of_classes, of_times
 from .parts import Section, Table
-
-_MOST_SITES = 40
-_SITES = ("site", "rows", "positives", "area under the ROC curve", "95% interval", "Brier score")
 
 
 def discrimination(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
@@ -40,7 +35,7 @@ def _of_two(table: ScoreTable, sites: Mapping[int, Any], summary: Mapping[str, A
     parts = [
         Section("Thresholds", tables=[Table(text.POINTS, text.points(table), _POINTS)]),
         Section("Calibration", tables=[Table(text.GROUPS, text.groups(table))]),
-        Section("By site", tables=[_by_site(sites, summary["site_names"])]),
+        Section("By site", tables=[by_site(sites, summary["site_names"], {"positives": _positives})]),
     ]
     charts = [_roc(table), _precision(table), _calibration(table)]
     return Section("Discrimination and calibration", _about(table), charts=charts, folded=parts)
@@ -62,25 +57,14 @@ def _about(table: ScoreTable) -> list[str]:
     ]
 
 
-def _by_site(sites: Mapping[int, ScoreTable], names: Sequence[str] | None) -> Table:
-    rows = []
-    for client, own in sorted(sites.items())[:_MOST_SITES]:
-        counts, area = own.counts.sum(1), own.auc
-        name = f"{client}: {names[client]}" if names else f"{client}"
-        cells = f"{counts.sum():.0f}", f"{counts[1]:.0f}", text.number(area.value), text.interval(area)
-        rows.append((name, *cells, text.number(own.brier)))
-    remark = "" if len(rows) == len(sites) else f"{len(rows)} of {len(sites)}; the others are in scores.csv."
-    return Table(_SITES, rows, remark)
-
-
-def _line(label: str, x: Array, y: Array) -> Series:
-    return Series(label, "", x, y, y, y, seeds=1)
+def _positives(table: ScoreTable) -> str:
+    return f"{table.counts[1].sum():.0f}"
 
 
 def _roc(table: ScoreTable) -> Chart:
     false, true = table.roc()
     ends = np.array([0.0, 1.0])
-    lines = [_line("model", false[::-1], true[::-1]), _line("by chance", ends, ends)]
+    lines = [line("model", false[::-1], true[::-1]), line("by chance", ends, ends)]
     return chart("ROC curve: true positive rate", "false positive rate", lines)
 
 
@@ -88,7 +72,7 @@ def _precision(table: ScoreTable) -> Chart:
     points = [table.at(edge) for edge in table.edges]
     recall = np.array([own.sensitivity.value for own in points])
     precision = np.array([own.precision.value for own in points])
-    return chart("Precision", "recall (sensitivity)", [_line("model", recall, precision)])
+    return chart("Precision", "recall (sensitivity)", [line("model", recall, precision)])
 
 
 def _calibration(table: ScoreTable) -> Chart:
@@ -96,5 +80,5 @@ def _calibration(table: ScoreTable) -> Chart:
     predicted = np.array([own.predicted for own in found])
     observed = np.array([own.observed.value for own in found])
     ends = np.array([0.0, 1.0])
-    lines = [_line("model", predicted, observed), _line("calibrated", ends, ends)]
+    lines = [line("model", predicted, observed), line("calibrated", ends, ends)]
     return chart("Calibration: share of positives", "mean score", lines)

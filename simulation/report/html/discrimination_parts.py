@@ -1,7 +1,8 @@
 """The sections of a report on discrimination between more than two classes, and at times of survival."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from .survival import time_name
 
 _MOST_SITES = 40
 _MOST_LINES = 8
-_SITES = ("site", "rows", "area under the ROC curve", "95% interval", "Brier score")
 _CLASSES = ("class", "rows", "area under the ROC curve", "95% interval", "Brier score of the class")
 _TIMES = ("time", "area under the ROC curve", "95% interval")
 
@@ -35,27 +35,33 @@ def noise_of(table: Counted) -> str:
     )
 
 
-def by_site(sites: Mapping[int, Counted], names: Sequence[str] | None) -> Table:
-    """The area and the Brier score of each site."""
+def by_site(
+    sites: Mapping[int, Counted],
+    names: Sequence[str] | None,
+    further: Mapping[str, Callable[[Any], str]] = MappingProxyType({}),
+) -> Table:
+    """The number of rows of each site, its area and its Brier score, with further columns beside the rows."""
+    columns = ("site", "rows", *further, "area under the ROC curve", "95% interval", "Brier score")
     shown = sorted(sites.items())[:_MOST_SITES]
     rows = [
         (
             f"{client}: {names[client]}" if names else f"{client}",
-            f"{own.rows:.0f}", *_area(own.auc), text.number(own.brier),
+            f"{own.rows:.0f}", *(cell(own) for cell in further.values()), *_area(own.auc), text.number(own.brier),
         )
         for client, own in shown
     ]  # fmt: skip
     remark = (
         "" if len(shown) == len(sites) else f"{len(shown)} of {len(sites)}; the others are in scores.csv."
     )
-    return Table(_SITES, rows, remark)
+    return Table(columns, rows, remark)
 
 
 def _area(own: Share) -> tuple[str, str]:
     return text.number(own.value), text.interval(own)
 
 
-def _line(label: str, x: Any, y: Any) -> Series:
+def line(label: str, x: Any, y: Any) -> Series:
+    """A curve of one result."""
     return Series(label, "", x, y, y, y, seeds=1)
 
 
@@ -69,13 +75,13 @@ def of_classes(
     names = _class_names(folder, len(table.cells))
     ends, drawn = np.array([0.0, 1.0]), list(zip(names, table.classes, strict=True))[:_MOST_LINES]
     remark = "" if len(drawn) == len(names) else f"{len(drawn)} of {len(names)} classes."
-    roc, calibrated = [_line("by chance", ends, ends)], [_line("calibrated", ends, ends)]
+    roc, calibrated = [line("by chance", ends, ends)], [line("calibrated", ends, ends)]
     for name, own in drawn:
         false, true = own.roc()
-        roc.append(_line(name, false[::-1], true[::-1]))
+        roc.append(line(name, false[::-1], true[::-1]))
         groups = own.calibration()
         shares = np.array([(group.predicted, group.observed.value) for group in groups]).T
-        calibrated.append(_line(name, *shares))
+        calibrated.append(line(name, *shares))
     charts = [
         chart("ROC curve: true positive rate", "false positive rate", roc, remark=remark),
         chart("Calibration: share of the class", "mean score", calibrated, remark=remark),
@@ -121,7 +127,7 @@ def of_times(
     found = table.areas
     rows = [(f"{time:g}", *_area(own)) for time, own in zip(table.times, found, strict=True)]
     value, low, high = np.array([own if own.value == own.value else (np.nan,) * 3 for own in found]).T
-    line = Series("model", "", table.times, value, low, high, seeds=1)
+    areas = Series("model", "", table.times, value, low, high, seeds=1)
     about = [
         text.mean_area(table.auc, "times"),
         "At a time, cases are persons with the event by then, and controls those who are observed beyond it without; "
@@ -132,7 +138,7 @@ def of_times(
     ]
     return Section(
         "Discrimination by time", about,
-        charts=[chart("Area under the ROC curve", time_name(folder), [line], remark="The band is the 95% interval.")],
+        charts=[chart("Area under the ROC curve", time_name(folder), [areas], remark="The band is the 95% interval.")],
         tables=[Table(_TIMES, rows)],
         folded=[Section("By site", tables=[by_site(sites, summary["site_names"])])],
     )  # fmt: skip
