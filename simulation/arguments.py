@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from twinflower.decimals import whole
 from twinflower.errors import RunError, SettingError, expect, require
 from twinflower.settings import Value, nearest
 
@@ -44,7 +45,7 @@ def overrides_of(set_: Sequence[str] | None, data_dir: str) -> dict[str, Value]:
 
 def _seeds(text: str) -> list[int] | None:
     try:
-        return [int(word) for word in text.split(",")] if text else None
+        return [whole(word) for word in text.split(",")] if text else None
     except ValueError:
         raise SettingError(f"--seeds takes comma-separated whole numbers; got '{text}'") from None
 

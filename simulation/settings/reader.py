@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from twinflower.decimals import decimal, whole
 from twinflower.errors import SettingError, require
 from twinflower.settings import Value, kebab, nearest
 
@@ -188,16 +189,21 @@ def completed(raw: Raw) -> Raw:
 
 
 def parse_text(assignment: str) -> tuple[str, Value]:
-    """Split key=value from a command line; the value is read as a Boolean or a number if possible, else as text."""
+    """Split key=value from a command line; the value of a setting that is no text is read as a Boolean or a number if
+    possible."""
     key, equals, text = assignment.partition("=")
     require(bool(equals) and bool(key.strip()), f"--set takes key=value; got '{assignment}'")
-    return key.strip(), _read(text.strip())
+    word = kebab(key.strip())
+    kinds = {own.key.kind for own in CATALOGUE.values() if word in (own.name, own.leaf)}
+    return key.strip(), _read(text.strip(), kinds == {str})
 
 
-def _read(text: str) -> Value:
+def _read(text: str, as_it_is: bool) -> Value:
+    if as_it_is:
+        return text.strip("'\"")
     if text in ("true", "false"):
         return text == "true"
-    for kind in (int, float):
+    for kind in (whole, decimal):
         try:
             return kind(text)
         except ValueError:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decimals import decimal
 from ..errors import DataError, cause, expect
 from ..randomness import stream
 from .dataset import Dataset, Floats, Labels, Table, held_out, moments, standardised
@@ -253,7 +254,7 @@ def _scaled(where: str, name: str, column: Sequence[str]) -> Floats:
 
 def _number(where: str, name: str, row: int, text: str) -> float:
     try:
-        value = float(text)
+        value = decimal(text)
     except ValueError:
         value = np.nan
     expect(isfinite(value), f"{where} must have a finite number for {name}; row {row} has {text!r}")

@@ -5,15 +5,19 @@ feature of 0 or 1 for each of its categories. What a missing value becomes is th
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
+from numbers import Real
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..count_labels import packed
+from ..decimals import decimal, decimals
 from ..errors import DataError
 from ..settings import LARGEST
 from ..survival_labels import signed
@@ -22,6 +26,8 @@ Floats = NDArray[np.float64]
 Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
 
 UNFIT = "a value in its table does not fit the schema"
+_INTEGER = re.compile(r"(?:-?(0)|(-?[1-9][0-9]*))(?:\.0*)?")
+_NUMERIC = (Real, Decimal, np.bool_)
 HAPPENED, CENSORED = ["1", "true"], ["0", "false"]  # values of an event, unless a schema has others
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 
@@ -49,14 +55,15 @@ class Ambiguous:
 
 
 def as_text(value: Any) -> str:
-    """The canonical text by which categories and classes are compared: "1" for 1, 1.0 and "1.0", "true" for True."""
+    """The canonical text by which categories and classes are compared: "1" for 1, 1.0 and "1.0", "true" for True.
+
+    Other texts that could be the same number, such as 01, 1_0 or 1e1, stay as they are, because they may be codes.
+    """
     if isinstance(value, bool | np.bool_):
         return str(bool(value)).lower()
     text = str(value).strip()
-    number = _parsed(text)
-    if number is None or not number.is_integer() or abs(number) >= 2**53:
-        return text
-    return str(int(number))
+    integer = _INTEGER.fullmatch(text)
+    return integer[1] or integer[2] if integer else text
 
 
 def texts(cells: Iterable[Any]) -> list[str]:
@@ -308,7 +315,7 @@ def numbers(cells: Cells, absent: frozenset[str]) -> Floats:
     """The cells as numbers (rows,), NaN for missing cells; CellError for any other cell."""
     numeric = isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub"
     try:
-        values = np.array(cells if numeric else list(map(float, cells)), dtype=np.float64)
+        values = np.array(cells if numeric else decimals(listed(cells)), dtype=np.float64)
     except (ValueError, TypeError, OverflowError):
         return _one_by_one(cells, absent)
     if not ((np.abs(values) <= LARGEST) | (numeric & np.isnan(values))).all():
@@ -348,8 +355,10 @@ def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
 def _parsed(cell: Any) -> float | None:
     """The cell as a number; None if it is not one."""
     try:
-        return float(cell)
-    except (ValueError, TypeError, OverflowError):
+        if isinstance(cell, str):
+            return decimal(cell)
+        return float(cell) if isinstance(cell, _NUMERIC) else None
+    except (ValueError, OverflowError):
         return None
 
 

@@ -21,6 +21,7 @@ from typing import NamedTuple, TextIO
 
 import numpy as np
 
+from ..decimals import is_decimal
 from ..errors import DataError
 from ..settings import LARGEST
 from .columns import Ambiguous, Cells
@@ -94,7 +95,7 @@ def _with_points(piece: Piece, numeric: Collection[str]) -> Piece:
     """The cells with decimal points in place of decimal commas; ambiguous ones only in `numeric` columns."""
     return {
         name: [
-            Ambiguous(cell) if name in numeric and "." in cell and is_number(cell) else with_point(cell)
+            Ambiguous(cell) if name in numeric and "." in cell and is_decimal(cell) else with_point(cell)
             for cell in cells
         ]
         for name, cells in piece.items()
@@ -108,21 +109,12 @@ def with_point(cell: str) -> str:
     """
     plain = cell.replace(".", "") if has_thousands(cell) else cell
     changed = plain.replace(",", ".")
-    return changed if changed != plain and "." not in plain and is_number(changed) else cell
+    return changed if changed != plain and "." not in plain and is_decimal(changed) else cell
 
 
 def has_thousands(cell: str) -> bool:
     """Whether a number has points between thousands and a decimal comma, such as 1.027,5."""
     return bool(_THOUSANDS.fullmatch(cell))
-
-
-def is_number(cell: str) -> bool:
-    """Whether the text is a number with a decimal point or without one."""
-    try:
-        float(cell)
-        return True
-    except ValueError:
-        return False
 
 
 def _columns(

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from .csv_tables import DELIMITERS, Dialect, is_number, opened_text, with_point
+from ..decimals import is_decimal
+from .csv_tables import DELIMITERS, Dialect, opened_text, with_point
 
 _LINES = 100  # from which the delimiter is recognised
 # 1,234 in a file whose fields are separated by commas, as English ones are; 1.234 in any other file
@@ -45,7 +46,7 @@ def _has_commas(rows: Iterable[list[str]], thousand: re.Pattern[str]) -> bool:
     found = False
     with suppress(csv.Error):
         for field in (field for fields in rows for field in fields if not thousand.fullmatch(field)):
-            if "." in field and is_number(field):
+            if "." in field and is_decimal(field):
                 return False
             found = found or with_point(field) != field
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import NamedTuple
 
+from ..decimals import decimal
 from .checks import problems
 from .columns import REFUSE, Category, Column, Number
 from .csv_tables import DELIMITERS, Dialect, with_point
@@ -103,7 +104,7 @@ def _uneven(tables: Sequence[Table]) -> Iterator[str]:
 def _thousands(tables: Sequence[Table], column: str) -> Iterator[str]:
     """A note on a column few of whose numbers have points between thousands: perhaps one of the marks is a slip."""
     cells = sum((table.thousands.get(column, Counter()) for table in tables), Counter[str]())
-    read = {cell: float(with_point(cell)) for cell in sorted(cells)}
+    read = {cell: decimal(with_point(cell)) for cell in sorted(cells)}
     seen = Seen.of(table.columns[column] for table in tables if column in table.columns)
     rest = {number: count for number, count in seen.numbers.items() if number not in read.values()}
     if 0 < cells.total() < sum(rest.values()):

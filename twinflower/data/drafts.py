@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from ..decimals import decimal, is_decimal, may_be_code
 from ..errors import DataError, expect
 from ..settings import LARGEST, alike
 from .columns import (
@@ -142,7 +143,7 @@ class Seen:
     @cached_property
     def numbers(self) -> dict[float, int]:
         """How often each number occurs."""
-        return {float(text): count for text, count in self.texts.items() if is_allowed_number(text)}
+        return {decimal(text): count for text, count in self.texts.items() if is_allowed_number(text)}
 
     @cached_property
     def others(self) -> list[str]:
@@ -175,7 +176,8 @@ class Seen:
         )
         if self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
             ordered = self._ordered()
-            names = tuple(int(float(text)) if self.numeric else text for text in ordered)
+            integers = tuple(int(decimal(text)) for text in ordered) if self.numeric else ()
+            names = integers if len({*integers}) == len(ordered) else tuple(ordered)
             return Classes(name, names, tuple((text,) for text in ordered))
         if not self.numeric:
             raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
@@ -213,15 +215,12 @@ class Seen:
         return len(self.numbers) <= most_numbers and whole and not self.others
 
     def _ordered(self) -> list[str]:
-        return sorted(self.texts, key=float) if self.numeric else sorted(self.texts)
+        return sorted(self.texts, key=decimal) if self.numeric else sorted(self.texts)
 
 
 def is_allowed_number(text: str) -> bool:
-    """Whether the text is a number that a table may have."""
-    try:
-        return abs(float(text)) <= LARGEST
-    except ValueError:
-        return False
+    """Whether the text is a number that a table may have, and not perhaps a code such as 1e5."""
+    return is_decimal(text) and abs(decimal(text)) <= LARGEST and not may_be_code(text)
 
 
 def spanned(values: Iterable[float]) -> Range:

@@ -156,6 +156,11 @@ def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
     from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]  # takes a second to import; most data sets do not need it
 
     content = read_bytes(path)
+    lines = content.split(b"\n") if b"_" in content else []
+    if row := next((row for row, line in enumerate(lines, 1) if b"_" in line.partition(b"#")[0]), 0):
+        raise FormatError(  # scikit-learn would read 1_2 as 12
+            f"{path} must have lines 'label index:value ...'; line {row} has an underscore, which no number has"
+        )
     try:
         table, labels = load_svmlight_file(io.BytesIO(content), zero_based=True)
     except (ValueError, OverflowError) as error:

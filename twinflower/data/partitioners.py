@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from ..decimals import whole
 from ..errors import SettingError, require
 from ..settings import Rule, Setting, at_least
 from .label_mixtures import Ints, apportion, label_counts
@@ -229,7 +230,7 @@ class Sizes(Method):
     def numbers(self) -> list[int]:
         """The sizes as integers; SettingError if the text is malformed."""
         try:
-            return [int(word) for word in self.sizes.split(",")] if self.sizes else []
+            return [whole(word) for word in self.sizes.split(",")] if self.sizes else []
         except ValueError:
             raise SettingError(
                 f"partition.sizes must be comma-separated whole numbers; got '{self.sizes}'"

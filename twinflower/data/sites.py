@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..arrays import DOUBLE
+from ..decimals import decimal
 from ..errors import DataError, SettingError, require
 from ..randomness import stream
 from ..settings import PROBABILITY, Setting
@@ -133,7 +134,7 @@ def _distinct(file: Path, changed: int, schema: Schema, column: str) -> list[str
     """The different texts of a column in order; changed: when the file was written."""
     names = sorted(set(read_names(file, schema, column)))
     try:
-        return sorted(names, key=float)
+        return sorted(names, key=decimal)
     except ValueError:
         return names
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..arrays import Array
+from ..decimals import decimal
 from ..errors import require
 from ..settings import LARGEST, SMALLEST, moderate
 
@@ -45,7 +46,7 @@ def from_logs(logs: Array) -> Array:
 def read_shares(text: str) -> list[float]:
     """Parse a setting such as "1, 10" into two or more numbers above 0; an empty text gives an empty list."""
     try:
-        numbers = [float(word) for word in text.split(",")] if text else []
+        numbers = [decimal(word) for word in text.split(",")] if text else []
     except ValueError:
         numbers = [0.0]
     good = all(number > 0 and moderate(number) for number in numbers) and len(numbers) != 1

@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from ..arrays import Array, Mask
+from ..decimals import decimal
 from ..errors import require
 from ..settings import LARGEST, SMALLEST, moderate
 from .interfaces import Batch
 from .networks import Network
 from .objectives import LinearModel
 
-_FORM = re.compile(r"\s*(cost|class\s+(\d+)|feature\s+(\d+))\s*<=\s*(\S+)\s*")
-_GROUP = re.compile(r"\s*(cost|none|class\s+(\d+)|feature\s+(\d+))\s*")
+_FORM = re.compile(r"\s*(cost|class\s+([0-9]+)|feature\s+([0-9]+))\s*<=\s*(\S+)\s*")
+_GROUP = re.compile(r"\s*(cost|none|class\s+([0-9]+)|feature\s+([0-9]+))\s*")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _parse(part: str) -> Constraint:
 
 def _number(text: str) -> float:
     try:
-        return float(text)
+        return decimal(text)
     except ValueError:
         return np.nan
 
@@ -133,7 +134,7 @@ def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int
 def read_penalties(text: str) -> list[float]:
     """The numbers in a setting such as "10, 1e3"; SettingError unless they are positive and increasing."""
     try:
-        costs = [float(word) for word in text.split(",")]
+        costs = [decimal(word) for word in text.split(",")]
     except ValueError:
         costs = [0.0]
     require(

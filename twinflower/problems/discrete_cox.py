@@ -46,6 +46,7 @@ import numpy as np
 from .. import special
 from ..arrays import Array, Labels, Mask
 from ..concordance import concordance
+from ..decimals import decimal, whole
 from ..errors import require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
@@ -286,7 +287,9 @@ def interval_ends(text: str) -> list[float] | None:
     """The ends that a text such as "365, 730, 1460" or "12 x 30.5" gives; None for any other text."""
     try:
         number, times, length = text.partition(" x ")
-        found = _equal(int(number), float(length)) if times else [float(word) for word in text.split(",")]
+        found = (
+            _equal(whole(number), decimal(length)) if times else [decimal(word) for word in text.split(",")]
+        )
     except ValueError:
         return None
     fine = 0 < len(found) <= MOST_INTERVALS and found[-1] <= LARGEST

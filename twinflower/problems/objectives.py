@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..arrays import Array, Labels
+from ..decimals import decimal
 from ..errors import require
 from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
@@ -327,7 +328,7 @@ class Penalties:
 def _weights(text: str) -> list[float] | None:
     """The comma-separated numbers in a text; None unless all are from 1e-6 to 1e6."""
     try:
-        found = [float(word) for word in text.split(",")]
+        found = [decimal(word) for word in text.split(",")]
     except ValueError:
         return None
     return found if all(1e-6 <= weight <= 1e6 for weight in found) else None

@@ -120,7 +120,8 @@ class InBall(Penalty):
 def _entries(text: str) -> tuple[int, ...]:
     """The numbers that a text such as "0, 3, 7" lists, ascending; none for any other text."""
     words = [word.strip() for word in text.split(",")]
-    return tuple(sorted(set(map(int, words)))) if all(word.isdecimal() for word in words) else ()
+    fine = all(word.isascii() and word.isdecimal() for word in words)
+    return tuple(sorted(set(map(int, words)))) if fine else ()
 
 
 @dataclass(frozen=True)

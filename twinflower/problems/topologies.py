@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Mask
+from ..decimals import whole
 from ..errors import SettingError, cause, require
 from ..randomness import stream
 from ..settings import Setting, above, at_least, between, check_settings, make
@@ -277,7 +278,7 @@ def _read(path: Path) -> Any:
 
 def _edge(path: Path, number: int, words: Sequence[str]) -> tuple[int, int]:
     try:
-        i, j = map(int, words[:2])
+        i, j = map(whole, words[:2])
         return i, j
     except ValueError:
         raise SettingError(

@@ -39,6 +39,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
+from ..decimals import whole
 from ..errors import ReplyError, SettingError, require
 from .grid import CellArray
 
@@ -70,7 +71,7 @@ class Circle:
         """
         lines = [line.partition("#")[0].split() for line in text.splitlines()]
         try:
-            keys = {int(number): bytes.fromhex(key) for number, key in filter(None, lines)}
+            keys = {whole(number): bytes.fromhex(key) for number, key in filter(None, lines)}
         except ValueError:
             raise SettingError(
                 "a line of the peers file must be a site's number and its public key in hexadecimal"
