@@ -123,11 +123,11 @@ def check_site(node_config: str, run_config: Path | None) -> None:
 
 
 def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
-    """Print the coefficients of a linear model as tables, or write them to a CSV file."""
+    """Print the coefficients of a linear model as tables, or write them to a file, and what to know of them."""
     from twinflower.models.model import inferred
     from twinflower.models.trained import load
 
-    from .report.coefficients import as_csv, headings, remarks, tables
+    from .report.coefficients import FACTS, as_file, headings, remarks, tables
     from .report.console import table
 
     known = load(model)
@@ -135,14 +135,14 @@ def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
         not robust or known.information is not None,
         f"{model} has no standard errors: train with evaluation.standard-errors = true",
     )
-    inference = inferred(known, robust)
-    found = inference.rows
+    found = inferred(known, robust)
     if out:
-        deliver(as_csv(found), out, f"{len(found)} coefficients")
-        return
-    for title, rows in tables(found).items():
-        table(headings(found), rows, title)
-    say(*remarks(inference))
+        deliver(as_file(found, out), out, f"{len(found.rows)} coefficients")
+    else:
+        for title, rows in tables(found.rows).items():
+            table(headings(found.rows), rows, title)
+    table(FACTS, found.facts.lines)
+    say(*remarks(found))
 
 
 def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None, times: str) -> None:

@@ -310,13 +310,15 @@ def predict(
 @app.command()
 def coefficients(
     model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
-    out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV or, by the ending .json, JSON file to write; default the screen")
+    ] = None,
     robust: Annotated[
         bool, typer.Option("--robust", help="with the robust form of the standard errors (HC0)")
     ] = False,
 ) -> None:
-    """Show a linear model's coefficients in the units of its columns, with odds ratios and, if the run has asked for
-    them, standard errors."""
+    """Show a linear model's coefficients in the units of its columns, with ratios of odds, rates or hazards and, if the
+    run has asked for them, standard errors."""
     from .arguments import show_coefficients
 
     show_coefficients(model, out, robust)

@@ -54,6 +54,7 @@ from .estimator_parameters import Nested, Size, check_parameters, run_config
 from .report.sentences import row_line
 from .report.words import score
 from .results.record import Progress, origin
+from .runs.facts import known
 from .runs.setup import Setup, prepare_rows
 from .runtimes import cohort
 
@@ -165,7 +166,8 @@ class Federated(Nested):  # type: ignore[misc]
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
-            result.model, chosen.name, inputs, form=chosen.form, origin=made, information=result.information, **trains
+            result.model, chosen.name, inputs, form=chosen.form, origin=made, information=result.information,
+            facts=known(result.setup), **trains,
         )  # fmt: skip
         return self
 

@@ -108,11 +108,11 @@ def test_the_table_of_odds_ratios(folder):
         TABLES["odds of illness"], effects(folder / "hospitals" / "runs" / "open"), *others, strict=True
     )
     for (_, ratio, p, *told), own, *rest in found:
-        holds(ratio, own.odds_ratio, math.exp(own.low), math.exp(own.high))
+        holds(ratio, own.ratio, math.exp(own.low), math.exp(own.high))
         holds(p, own.p_value)
         for cell, other in zip(told, rest, strict=True):
             assert math.isnan(other.std_error)
-            holds(cell, other.odds_ratio)
+            holds(cell, other.ratio)
 
 
 def test_the_table_of_discrimination(folder):
@@ -159,10 +159,10 @@ def test_the_table_of_hazard_ratios(folder):
     for (_, truth, *told), value, *found in zip(TABLES["hazard of death"], true, *runs, strict=True):
         holds(truth, value)
         for cell, own in zip(told[:2], found[:2], strict=True):
-            holds(cell, own.odds_ratio, math.exp(own.low), math.exp(own.high))
+            holds(cell, own.ratio, math.exp(own.low), math.exp(own.high))
             assert math.exp(own.low) < value < math.exp(own.high)
         for cell, own in zip(told[2:], found[2:], strict=True):
-            holds(cell, own.odds_ratio)
+            holds(cell, own.ratio)
 
 
 def test_the_table_of_areas(folder):

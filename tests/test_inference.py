@@ -248,7 +248,7 @@ def test_without_an_event_there_are_no_p_values(own, labels):
     features, labels = np.random.default_rng(0).normal(size=(3, 3)), np.array(labels)
     sums = Information.of(own, np.zeros(own.d), Batch(features, labels))
     assert sums.bounding == 0
-    rows = [Coefficient("y", "", "age", "per unit", "", 1.0, 2.0, True, effect="rate")]
+    rows = [Coefficient("y", "", "age", "per unit", "", 1.0, True, "rate", 2.0)]
     found = infer(rows, np.eye(own.d)[:1], sums._replace(matrix=np.eye(own.d)), False, False)
     assert np.isnan([found.rows[0].std_error, found.rows[0].p_value, found.rows[0].low]).all()
     assert "nobody had the event" in found.remarks[0]
@@ -306,10 +306,9 @@ def rewrite(folder, change):
 def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
     found = trained_on(sites(tmp_path, "logistic")[0])
     remark, shown = found.remarks
-    assert shown.startswith(
-        "no interval is shown where an estimate may not exist or was not reached: (intercept) (1)"
-    )
-    assert np.isnan(found.rows[0].p_value)
+    assert shown == "intervals and p-values are withheld beyond 0.1 standard errors from the maximum"
+    assert found.facts.distance > 0.1 and not found.facts.converged
+    assert np.isnan([row.p_value for row in found.rows]).all()
     assert (
         "standard errors and the estimate of (intercept) (1) is 1.9 in log odds from the maximum of" in remark
     )
@@ -386,7 +385,8 @@ def test_a_category_with_one_outcome_is_named(objective, label, unit, tmp_path):
     term = f"group {GROUPS[2]}" + (" (1)" if objective == "logistic" else "")
     assert remark.startswith(f"the estimate of {term} is 1 in {unit} from the maximum of the likelihood")
     assert "if it stays so, columns separate the classes, or a category has no events" in remark
-    assert shown == f"no interval is shown where an estimate may not exist or was not reached: {term}"
+    assert shown == f"intervals and p-values are withheld where an estimate may not exist: {term}"
+    assert not found.facts.converged
     without = [row.term for row in found.rows if np.isnan(row.p_value)]
     assert without == [GROUPS[0], GROUPS[2]]  # the reference, which is no estimate, and this one
 

@@ -239,7 +239,7 @@ def test_a_model_predicts_rates_and_is_measured_on_counts(keys, tmp_path):
     by_name = {(row.column, row.term): row for row in model.coefficients()}
     slope, ill = by_name["age", "per unit"], by_name["frail", "yes"]
     assert_allclose(np.log(rates[1] / rates[0]), 20 * slope.estimate + ill.estimate)
-    assert_allclose(ill.odds_ratio, math.exp(ill.estimate))
+    assert_allclose(ill.ratio, math.exp(ill.estimate))
     assert 0.3 < ill.estimate < 1.1
     counts, offsets = unpacked(read_rows(tmp_path / "test.csv", model.inputs.schema)[1])
     expected = model.predict(tmp_path / "test.csv") * np.exp(offsets)

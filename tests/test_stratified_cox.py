@@ -197,7 +197,7 @@ def test_a_run_has_the_hazard_ratios_and_errors_of_statsmodels(keys, tmp_path):
     assert [row.column for row in found] == ["age", "dose"]
     assert_allclose([row.estimate for row in found], known.params, rtol=1e-6)
     assert_allclose([row.std_error for row in found], known.bse, rtol=1e-6)
-    assert_allclose([row.odds_ratio for row in found], np.exp(known.params), rtol=1e-6)
+    assert_allclose([row.ratio for row in found], np.exp(known.params), rtol=1e-6)
     assert np.isnan([row.std_error for row in model.coefficients(robust=True)]).all()
     assert np.isnan(results[0].rows[-1]["test_accuracy"])  # persons of several sites are not comparable
     assert row_line(results[0].rows[-1], "C-index").count("C-index") == 0

@@ -318,7 +318,7 @@ def test_a_model_predicts_risks_and_survival(trained_run):
     for row, truth in ((slope, 0.03), (ill, 0.7)):
         assert abs(row.estimate - truth) < 3 * row.std_error < 0.5
         assert row.low < row.estimate < row.high and row.effect == "hazard"
-        assert_allclose(row.odds_ratio, np.exp(row.estimate))
+        assert_allclose(row.ratio, np.exp(row.estimate))
     names, table = predictions(model, rows)
     assert names == ["risk", *(f"survival to {end}" for end in (500, 1000, 1500, 2000))]
     assert_allclose(table, np.column_stack([risk, survival]))

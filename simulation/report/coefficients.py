@@ -1,15 +1,19 @@
-"""The table of a linear model's coefficients, for the terminal, a report and a CSV file."""
+"""The table of a linear model's coefficients with the facts about it, for the terminal, reports and files."""
 
 import csv
 import io
+import json
+import math
 from collections.abc import Sequence
 from itertools import groupby
-
-import numpy as np
+from pathlib import Path
+from typing import Any
 
 from twinflower.models.coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
 from twinflower.models.inference import Inference
 
+FACTS = ("these estimates", "")
+"""The headings of `Facts.lines` as a table."""
 _UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
     "reference; a missing number counts as the middle of the range, and its term comes on top of that."
@@ -49,12 +53,12 @@ def _has_errors(found: Sequence[Coefficient]) -> bool:
 
 def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
     """The headings of the rows of `tables`."""
-    effect: tuple[str, ...] = ("effect",)
-    if found[0].effect:
-        effect = f"log {found[0].effect}", f"{found[0].effect} ratio"
+    kind = found[0].effect
+    effect = (f"log {kind}", f"{kind} ratio") if kind else ("effect",)
     if not _has_errors(found):
         return ("column", "term", *effect, "used")
-    return ("column", "term", *effect, f"95% interval of the {effect[-1]}", "standard error", "p", "used")
+    interval, error = f"95% interval of the {effect[-1]}", f"standard error of the {effect[0]}"
+    return ("column", "term", *effect, interval, error, "p", "used")
 
 
 def tables(found: Sequence[Coefficient]) -> dict[str, list[tuple[str, ...]]]:
@@ -72,16 +76,16 @@ def _title(effect: str, outcome: str, against: str) -> str:
 
 
 def _cells(row: Coefficient, errors: bool) -> tuple[str, ...]:
-    odds = (f"{row.odds_ratio:.4g}",) if row.effect else ()
+    ratio = (f"{row.ratio:.4g}",) if row.effect else ()
     more = _errors(row) if errors else ()
-    return (row.column, _term(row), f"{row.estimate:.4g}", *odds, *more, "yes" if row.selected else "no")
+    return (row.column, _term(row), f"{row.estimate:.4g}", *ratio, *more, "yes" if row.selected else "no")
 
 
 def _errors(row: Coefficient) -> tuple[str, str, str]:
-    """The interval, of the odds ratio if there is one, the standard error and the p-value; dashes if there are none."""
+    """The interval, of the ratio if there is one, the standard error and the p-value; dashes if there are none."""
     if row.std_error != row.std_error:
         return ("-", "-", "-")
-    low, high = np.exp([row.low, row.high]) if row.effect else (row.low, row.high)
+    low, high = (row.ratio_low, row.ratio_high) if row.effect else (row.low, row.high)
     p_value = "<0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
     return f"{low:.4g} to {high:.4g}", f"{row.std_error:.4g}", p_value
 
@@ -92,9 +96,40 @@ def _term(row: Coefficient) -> str:
     return f"{row.term} (reference)" if row.term == row.reference else f"{row.term} (against {row.reference})"
 
 
-def as_csv(found: Sequence[Coefficient]) -> str:
-    """All coefficients in full precision, under the names of their fields."""
+_SUFFIX = ".json"
+
+
+def as_file(inference: Inference, path: Path) -> str:
+    """The content of a file of coefficients in full precision: JSON if its name ends in .json, else CSV."""
+    return as_json(inference) if path.suffix.lower() == _SUFFIX else as_csv(inference)
+
+
+def as_csv(inference: Inference) -> str:
+    """A row for each coefficient, and the facts in columns of their own; an empty cell is what is not known."""
     text = io.StringIO()
-    rows = (["" if cell != cell else cell for cell in row] for row in found)
-    csv.writer(text, lineterminator="\n").writerows([Coefficient._fields, *rows])
+    rows = [_record(row) | inference.facts.columns(row.column) for row in inference.rows]
+    table = csv.DictWriter(text, rows[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
     return text.getvalue()
+
+
+def as_json(inference: Inference) -> str:
+    """The facts, the remarks and the coefficients; null is what is not known."""
+    content = {
+        "facts": inference.facts.document,
+        "remarks": remarks(inference),
+        "coefficients": [_record(row) for row in inference.rows],
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _record(row: Coefficient) -> dict[str, Any]:
+    """The fields of a coefficient with the names of both scales; None for a number that is not known or not finite."""
+    kind = row.effect
+    scales = {"estimate_is": f"log {kind}" if kind else "label", "ratio_is": f"{kind} ratio" if kind else ""}
+    fields = {key: cell for key, cell in row._asdict().items() if key != "effect"} | scales
+    return {
+        key: None if isinstance(cell, float) and not math.isfinite(cell) else cell
+        for key, cell in fields.items()
+    }

@@ -20,6 +20,7 @@ from twinflower.problems.interfaces import NamedModel
 from twinflower.problems.regularisers import Support
 from twinflower.strategies import Round
 
+from ..runs import facts
 from ..runs.advice import warnings
 from ..runs.agreement import agreed, scaled
 from ..runs.held_out import released
@@ -355,7 +356,7 @@ def trained_model(
     return trained(
         x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
         origin={**origin(config, privacy), "seed": config.seed, "run": config.digest}, information=information,
-        selected=h.entries if isinstance(h, Support) else (),
+        selected=h.entries if isinstance(h, Support) else (), facts=facts.known(setup),
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """The coefficients of a linear model in the units of its columns, as an article reports them.
 
     for row in twinflower.load("runs/hospitals").coefficients():
-        print(row.column, row.term, row.estimate, row.odds_ratio)
+        print(row.column, row.term, row.estimate, row.ratio)
 
 The score of a row is the intercept plus one term for each column:
 
@@ -51,11 +51,11 @@ class Coefficient(NamedTuple):
     """A row of the table of coefficients; column, term, reference, estimate and selected are those of a `Term`.
 
     outcome, against: the class whose odds are meant, and the reference class; of counts and of survival their column
-    and "", and both empty for a regression. odds_ratio: exp(estimate), of the intercept the odds themselves, of counts
-    the ratio of rates, of survival that of hazards; NaN for a regression. std_error, p_value (of the hypothesis that
-    the coefficient is 0), low, high (the ends of its 95% interval): NaN unless sites have sent what they follow from
-    (`models.inference`), and for a reference. effect: what exp(estimate) is a ratio of, "odds", "rate", "hazard" or
-    "hazard odds"; empty for a regression.
+    and "", and both empty for a regression. low, high: the ends of the 95% interval of the estimate. effect: what
+    exp(estimate) is a ratio of, "odds", "rate", "hazard" or "hazard odds"; empty for a regression. ratio, ratio_low,
+    ratio_high: exp of estimate, low and high, of the intercept the odds themselves; NaN for a regression. std_error (of
+    the estimate), p_value (of the hypothesis that the coefficient is 0) and the ends of intervals: NaN unless sites
+    have sent what they follow from (`models.inference`) and the model is near the maximum, and for a reference.
     """
 
     outcome: str
@@ -64,13 +64,15 @@ class Coefficient(NamedTuple):
     term: str
     reference: str
     estimate: float
-    odds_ratio: float
     selected: bool
+    effect: str = ""
+    ratio: float = math.nan
     std_error: float = math.nan
     p_value: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    effect: str = ""
+    ratio_low: float = math.nan
+    ratio_high: float = math.nan
 
 
 def table(
@@ -84,13 +86,20 @@ def table(
     own = weights.astype(np.float64) * _common(inputs)
     intercept = float(own[-1]) if inputs.bias else 0.0
     found = _terms(inputs, own[: inputs.num_features], intercept)
-    odds = np.exp([term.estimate for term in found]) if effect else np.full(len(found), np.nan)
+    ratios = np.exp([term.estimate for term in found]) if effect else np.full(len(found), np.nan)
     return [
-        Coefficient(
-            outcome, against, *term[:4], odds_ratio=float(ratio), selected=term.selected, effect=effect
-        )
-        for term, ratio in zip(found, odds, strict=True)
+        Coefficient(outcome, against, *term, effect, float(ratio))
+        for term, ratio in zip(found, ratios, strict=True)
     ]
+
+
+def spans(inputs: Inputs) -> dict[str, float]:
+    """What a number is divided by, by the name of its column: half the width of its range, or the spread of an array's
+    column. A score changes by so much times the estimate over half of the range, in whatever unit the column is."""
+    if inputs.schema:
+        numbers = [column for column in inputs.schema.columns if isinstance(column, Number)]
+        return {column.name: column.range.half for column in numbers if column.range}
+    return {} if inputs.spread is None else dict(zip(inputs.names, inputs.spread.tolist(), strict=True))
 
 
 def _common(inputs: Inputs) -> float:

@@ -7,20 +7,22 @@ features beside a column of ones, make H singular; a row is determined if T x do
 information. Intervals are at 95%: normal, and for least squares without the robust form Student's t.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import special
 from ..arrays import Array, Mask
-from .coefficients import BASELINE, Coefficient
+from .coefficients import BASELINE, PER_UNIT, Coefficient
+from .facts import CONVERGED, UNKNOWN, Estimates, Facts
 from .information import Information
 from .intervals import LEVEL
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
 _FAR = 0.01  # standard errors, log odds or log rates between an estimate and the maximum, from which a remark says so
-_ELSEWHERE = 3.0  # standard errors between an estimate and the maximum, above which no interval is shown
 _GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
 
 _UNBOUNDED = {
@@ -33,12 +35,18 @@ _UNBOUNDED = {
 class Inference(NamedTuple):
     """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth.
 
-    private: whether they follow from noisy sums.
+    private: whether they follow from noisy sums. facts: how far they are from the maximum, and on which rows they rest.
     """
 
     rows: list[Coefficient]
     remarks: list[str]
     private: bool = False
+    facts: Facts = UNKNOWN
+
+    @property
+    def estimates(self) -> Estimates:
+        """The coefficients as a list that has the facts and the remarks with it."""
+        return Estimates(self.rows, self.facts, self.remarks)
 
 
 class _Inverse(NamedTuple):
@@ -73,26 +81,45 @@ class _Inverse(NamedTuple):
 
 
 def infer(
-    found: list[Coefficient], rows: Array, information: Information, residuals: bool, robust: bool
+    found: list[Coefficient],
+    rows: Array,
+    information: Information,
+    residuals: bool,
+    robust: bool,
+    spans: Mapping[str, float] | None = None,
 ) -> Inference:
     """The coefficients `found` with their errors. rows (terms, d): T. residuals: whether the variance of the labels is
-    estimated, as for least squares. robust: whether the covariance is robust."""
+    estimated, as for least squares. robust: whether the covariance is robust. spans: as in `coefficients.spans`, by
+    which steps in log odds do not depend on the units of the columns."""
     inverse = _Inverse.of(information.matrix)
     freedom = information.rows - inverse.rank
     rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
     errors = _errors(rows, inverse, information, residuals, robust)
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
-    gone = np.abs(step) > _GONE if found[0].effect else np.zeros(len(step), bool)
-    # far from the maximum, the information matrix is another one
-    gone |= np.nanmax(np.abs(step) / errors, initial=0.0) > _ELSEWHERE
+    moves = np.abs(step) * _spans(found, spans or {})
+    gone = moves > _GONE if found[0].effect else np.zeros(len(step), bool)
+    facts = _facts(np.abs(step) / errors, information, gone)
+    far = facts.distance is None or facts.distance > CONVERGED  # there the information matrix is another one
     exact = residuals and not robust
-    shown = np.where(gone | (information.bounding == 0), np.nan, errors)
     done = [
-        with_error(own, error, freedom if exact else 0.0) for own, error in zip(found, shown, strict=True)
+        with_error(own, error, freedom if exact else 0.0)
+        for own, error in zip(found, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    far = _far(done, step, errors, f"log {found[0].effect}" if found[0].effect else "")
-    return Inference(done, _remarks(done, rows, information, far, gone))
+    return Inference(done, _remarks(done, rows, information, facts, moves), facts=facts)
+
+
+def _spans(found: list[Coefficient], spans: Mapping[str, float]) -> Array:
+    """Half the range of the column of each coefficient (terms,), 1 for all but numbers."""
+    return np.array([spans.get(own.column, 1.0) if own.term == PER_UNIT else 1.0 for own in found])
+
+
+def _facts(distances: Array, information: Information, gone: Mask) -> Facts:
+    """How far the estimates (terms,) are from the maximum; no distance without a maximum or with nothing determined."""
+    distance = float(np.nanmax(distances, initial=-np.inf))
+    known = bool(information.bounding) and np.isfinite(distance)
+    converged = known and distance <= CONVERGED and not gone.any()
+    return Facts(rows=int(information.rows), distance=distance if known else None, converged=bool(converged))
 
 
 def _errors(rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool) -> Array:
@@ -112,28 +139,32 @@ def with_error(own: Coefficient, error: float, freedom: float = 0.0) -> Coeffici
     z = abs(own.estimate / error)
     p_value = 2 * float(special.stdtr(freedom, -z) if freedom else special.ndtr(-z))
     reach = error * float(-special.stdtrit(freedom, tail) if freedom else -special.ndtri(tail))
+    low, high = own.estimate - reach, own.estimate + reach
+    ends = np.exp([low, high]).tolist() if own.effect else (math.nan, math.nan)
     return own._replace(
-        std_error=float(error), p_value=p_value, low=own.estimate - reach, high=own.estimate + reach
+        std_error=float(error), p_value=p_value, low=low, high=high, ratio_low=ends[0], ratio_high=ends[1]
     )
 
 
-def _far(done: list[Coefficient], step: Array, errors: Array, unit: str) -> str:
+def _far(done: list[Coefficient], facts: Facts, moves: Array) -> str:
     """How far the estimates are from the maximum by one step of Newton's method, (terms,), if that is far.
 
     Where columns almost separate the classes, or a category has no events, the step is a small part of an enormous
-    standard error, but not in log odds or log rates. unit: these, empty for least squares.
+    standard error, but not in log odds or log rates. moves: the steps in these, of numbers over half of their ranges.
     """
-    most = float(np.nanmax(np.abs(step) / errors, initial=0.0))
-    sizes = np.nan_to_num(np.abs(step)) if unit else np.zeros(len(step))
+    texts = []
+    if facts.distance and facts.distance > _FAR:
+        texts.append(f"an estimate is up to {facts.distance:.2g} standard errors")
+    effect, sizes = done[0].effect, np.nan_to_num(moves)
     worst = int(sizes.argmax())
-    texts = [] if most <= _FAR else [f"an estimate is up to {most:.2g} standard errors"]
-    if sizes[worst] > _FAR:
-        texts.append(f"the estimate of {_name(done[worst])} is {sizes[worst]:.2g} in {unit}")
+    if effect and sizes[worst] > _FAR:
+        over = " over half of its range" if done[worst].term == PER_UNIT else ""
+        texts.append(f"the estimate of {_name(done[worst])} is {sizes[worst]:.2g} in log {effect}{over}")
     return " and ".join(texts)
 
 
 def _remarks(
-    done: list[Coefficient], rows: Array, information: Information, far: str, gone: Mask
+    done: list[Coefficient], rows: Array, information: Information, facts: Facts, moves: Array
 ) -> list[str]:
     """Sentences about estimates that do not exist, are not determined, or were not reached."""
     texts = []
@@ -141,18 +172,26 @@ def _remarks(
     if loose:
         texts.append(f"not determined, because columns are collinear or never vary{_at_risk(done)}: {loose}")
     if not information.bounding:
-        texts.append(f"{_UNBOUNDED[bool(done[0].against)]}, so there are no intervals and p-values")
-    elif far:
-        texts.append(
-            f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
-            f"rows, or with another step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
-            "model, and steps above twice 1 / L do not settle; if it stays so, columns separate the classes, or a "
-            "category has no events, and the maximum does not exist"
-        )
-        texts += [
-            f"no interval is shown where an estimate may not exist or was not reached: {_named(done, gone)}"
-        ] * bool(gone.any())
-    return texts
+        return [*texts, f"{_UNBOUNDED[bool(done[0].against)]}, so there are no intervals and p-values"]
+    far = _far(done, facts, moves)
+    if not far:
+        return texts
+    return [
+        *texts,
+        f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
+        f"rows, or with another step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
+        "model, and steps above twice 1 / L do not settle; if it stays so, columns separate the classes, or a "
+        "category has no events, and the maximum does not exist",
+        *_withheld(done, facts, moves),
+    ]
+
+
+def _withheld(done: list[Coefficient], facts: Facts, moves: Array) -> list[str]:
+    """A sentence on the intervals that are not shown; empty if all are."""
+    if (facts.distance or 0.0) > CONVERGED:
+        return [f"intervals and p-values are withheld beyond {CONVERGED:g} standard errors from the maximum"]
+    gone = _named(done, moves > _GONE) if done[0].effect else ""
+    return [f"intervals and p-values are withheld where an estimate may not exist: {gone}"] * bool(gone)
 
 
 def _largest_step(information: Information) -> float:

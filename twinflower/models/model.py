@@ -23,7 +23,8 @@ from ..data.tables import read_rows
 from ..errors import DataError, require
 from ..known_objectives import make_model
 from ..problems.objectives import LinearModel
-from .coefficients import Coefficient
+from .coefficients import Coefficient, spans
+from .facts import UNKNOWN, Estimates, Facts
 from .inference import Inference, infer
 from .information import Information
 from .inputs import Inputs
@@ -58,7 +59,7 @@ class TrainedModel(ABC):
     form: the objective's settings without which its scores cannot be computed (`Penalties.form`). origin: how the model
     was trained (algorithm, data, rounds, privacy), for information only; for a run also its seed
     and digest. information: what the sites sent for standard errors, if they did. selected: the entries of x that were
-    trained after a selection, the others being 0; empty for a model without one.
+    trained after a selection, the others being 0; empty for a model without one. facts: on which rows it was trained.
     """
 
     x: Array
@@ -71,6 +72,7 @@ class TrainedModel(ABC):
     origin: Mapping[str, Any] = field(default_factory=dict)
     information: Information | Released | None = None
     selected: tuple[int, ...] = ()
+    facts: Facts = UNKNOWN
 
     def __repr__(self) -> str:
         found = f", classes={list(self.classes)}" if self.classes else ""
@@ -134,6 +136,7 @@ class TrainedModel(ABC):
             **target,
             "inputs": self.inputs.document(),
             "origin": dict(self.origin),
+            "facts": self.facts.document,
             **({"selected": list(self.selected)} if self.selected else {}),
         }
 
@@ -147,14 +150,15 @@ class TrainedModel(ABC):
         with Path(path).open("wb") as file:
             np.savez(file, **self.arrays())
 
-    def coefficients(self, robust: bool = False) -> list[Coefficient]:
-        """The coefficients in the units of the columns (`models.coefficients`), with standard errors if sites have sent
-        what they follow from; robust: with the robust form of these (`models.inference`).
+    def coefficients(self, robust: bool = False) -> Estimates:
+        """The coefficients in the units of the columns (`models.coefficients`), a list, with standard errors if sites
+        have sent what they follow from; robust: with the robust form of these (`models.inference`). Its `facts` say on
+        which rows they rest and how far they are from the maximum, and its `remarks` what they are worth.
 
         SettingError for a model that is not linear in its columns: a network, or one whose rows were divided by their
         own norms.
         """
-        return inferred(self, robust).rows
+        return inferred(self, robust).estimates
 
     @property
     def unpenalised(self) -> Index:
@@ -189,22 +193,28 @@ class TrainedModel(ABC):
 
 
 def inferred(model: TrainedModel, robust: bool = False) -> Inference:
-    """The coefficients of a model and remarks on them; see `TrainedModel.coefficients`."""
-    found = model._table()
-    if model.information is None:
+    """The coefficients of a model, the facts about them and remarks; see `TrainedModel.coefficients`."""
+    done = _inferred(model, robust)
+    rows, distance, converged = done.facts.rows, done.facts.distance, done.facts.converged
+    return done._replace(
+        facts=model.facts._replace(rows=rows or model.facts.rows, distance=distance, converged=converged)
+    )
+
+
+def _inferred(model: TrainedModel, robust: bool) -> Inference:
+    found, information = model._table(), model.information
+    if information is None:
         return Inference(found, [])
     rows = _differentials(model)
-    if isinstance(model.information, Released):
+    if isinstance(information, Released):
         require(not robust, "the robust form needs exact sums, which no private run has: leave it out")
         known = Reference.of(model._model, model.inputs.spanning())
-        return privately_inferred(
-            model.x, lambda x: replace(model, x=x)._table(), rows, model.information, known
-        )
-    if not model.selected:
-        return infer(found, rows, model.information, model.residuals, robust)
-    kept = list(model.selected)
-    done = infer(found, rows[:, kept], model.information.at(kept), model.residuals, robust)
-    return done._replace(remarks=[_SELECTED, *done.remarks])
+        return privately_inferred(model.x, lambda x: replace(model, x=x)._table(), rows, information, known)
+    kept = list(model.selected or range(len(model.x)))
+    done = infer(
+        found, rows[:, kept], information.at(kept), model.residuals, robust, spans(model.inputs)
+    )  # fmt: skip
+    return done._replace(remarks=[_SELECTED, *done.remarks]) if model.selected else done
 
 
 def _differentials(model: TrainedModel) -> Array:

@@ -58,6 +58,6 @@ def _baseline(level: Coefficient, end: float, alpha: float) -> Coefficient:
     """The row of the interval up to `end`, given that of the intercept."""
     estimate = level.estimate + float(alpha)
     return level._replace(
-        column=BASELINE, term=f"to {end:g}", estimate=estimate, odds_ratio=float(np.exp(estimate)),
+        column=BASELINE, term=f"to {end:g}", estimate=estimate, ratio=float(np.exp(estimate)),
         selected=level.selected or bool(alpha),
     )  # fmt: skip

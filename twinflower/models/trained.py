@@ -34,6 +34,7 @@ from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, score_of
 from ..problems.stratified_cox import STRATIFIED_COX
 from .coefficients import Coefficient, table
+from .facts import Facts
 from .information import Information
 from .inputs import Inputs
 from .model import VERSION, TrainedModel, labelled
@@ -248,7 +249,7 @@ def _described(x: Array, document: Mapping[str, Any], information: Information |
         x, document["objective"], Inputs.of(document["inputs"]), form=form,
         classes=tuple(document["classes"]), middle=float(document["middle"]), half=float(document["half"]),
         origin=dict(document["origin"]), information=information,
-        selected=tuple(map(int, document.get("selected", ()))),
+        selected=tuple(map(int, document.get("selected", ()))), facts=Facts.of(document.get("facts", {})),
     )  # fmt: skip
     if model._model.d != len(x) or not np.isfinite(x).all():
         raise ValueError("x")

@@ -9,7 +9,7 @@ from twinflower.models.trained import load
 from twinflower.problems.networks import NETWORKS
 
 from ...results import names
-from ..coefficients import headings, remarks, tables
+from ..coefficients import FACTS, headings, remarks, tables
 from .parts import Section, Table
 
 _TITLE = "Coefficients"
@@ -33,9 +33,8 @@ def coefficients(folder: Path) -> list[Section]:
     parts = [
         Section(title, tables=[_shortened(headings(found), rows)]) for title, rows in tables(found).items()
     ]
-    if len(parts) == 1:
-        return [Section(_TITLE, remarks(known), parts=parts)]
-    return [Section(_TITLE, remarks(known), folded=parts)]
+    about = Section(_TITLE, remarks(known), tables=[Table(FACTS, known.facts.lines)])
+    return [about._replace(parts=parts) if len(parts) == 1 else about._replace(folded=parts)]
 
 
 def _shortened(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -1,0 +1,56 @@
+"""The facts about the rows of a run that go with its estimates (`twinflower.models.facts`)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from twinflower.count_labels import unpacked
+from twinflower.data.dataset import ARRAYS, OWN
+from twinflower.data.sets import TableData
+from twinflower.known_objectives import COUNTING, SURVIVAL
+from twinflower.models.facts import Clipped, Facts
+from twinflower.survival_labels import unsigned
+
+from .setup import Setup
+
+
+def known(setup: Setup, clipped: Mapping[str, Clipped] | None = None) -> Facts:
+    """What is known of the rows of a run; clipped: as in `Facts`.
+
+    Numbers of rows are public in every run. Events are counted only without privacy, and only where the rows are here.
+    """
+    return Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup), clipped)
+
+
+def _dropped(setup: Setup) -> dict[str, int]:
+    """The rows on which the run does not train, by reason."""
+    data, held = setup.dataset, len(setup.held.rows) if setup.held else 0
+    here = setup.config.data.name != OWN
+    left = len(data.labels) - len(setup.partition.rows) - held if here else 0
+    found = {
+        _why_tested(setup): len(data.test_labels) if _why_tested(setup) else 0,
+        "held out at the sites (evaluation.held-out)": held,
+        "left out by the partition": left,
+    }
+    return {reason: number for reason, number in found.items() if number}
+
+
+def _why_tested(setup: Setup) -> str:
+    """Why test rows are not trained on; empty if they are, or are no part of the data."""
+    data = setup.config.data
+    if isinstance(data, TableData):
+        return "" if data.test_file else "held out for the test (data.test-fraction)"
+    return "" if data.name in (OWN, ARRAYS) else "test rows of the data set"
+
+
+def _events(setup: Setup) -> int | None:
+    """The rows with the event, a count above 0, or another class than the first; None if they are not counted."""
+    name, data = setup.config.objective.name, setup.dataset
+    if setup.plan or setup.config.data.name == OWN:
+        return None
+    labels = data.labels[setup.partition.rows].astype(np.float64)
+    if name in SURVIVAL:
+        return int(unsigned(labels)[1].sum())
+    if name == COUNTING:
+        return int((unpacked(labels)[0] > 0).sum())
+    return int(np.count_nonzero(labels)) if data.num_classes else None

@@ -1,0 +1,153 @@
+"""The facts that stand beside every table of estimates, in all five outputs."""
+
+import csv
+import io
+import json
+import re
+from contextlib import redirect_stdout
+from html import unescape
+
+import numpy as np
+import pytest
+from test_inference import at_maximum, sites
+from typer.testing import CliRunner
+
+import twinflower
+from twinflower.models.facts import Clipped, Facts
+from twinflower.simulation import cli
+from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.settings import parse
+
+OUTPUTS = ("screen", "csv", "json", "python", "report")
+
+
+def spaced(text):
+    """A text without markup, line drawing and line breaks."""
+    return " ".join(re.sub(r"<[^>]+>|[^\x00-\x7f]", " ", unescape(text)).split())
+
+
+def shown(output, folder):
+    """What one of the outputs has about the estimates of a run, as a text."""
+    if output == "report":
+        return spaced(report_run(folder).read_text(encoding="utf-8"))
+    if output == "python":
+        text = io.StringIO()
+        with redirect_stdout(text):
+            print(twinflower.load(folder).coefficients())
+        return spaced(text.getvalue())
+    file = folder / f"table.{output}"
+    words = [] if output == "screen" else ["--out", str(file)]
+    done = CliRunner().invoke(cli.app, ["coefficients", str(folder), *words], catch_exceptions=False)
+    return file.read_text(encoding="utf-8") if words else spaced(done.output)
+
+
+def in_text(text):
+    """The facts in a text, by name; those of CSV from its first row."""
+    if text.startswith("{"):
+        facts = json.loads(text)["facts"]
+        return {"dropped": sum(facts["dropped"].values())} | {key: facts[key] for key in KNOWN}
+    if text.startswith("outcome,"):
+        row = next(csv.DictReader(io.StringIO(text)))
+        numbers = [row[name] for name in ("rows", "events", "distance_in_std_errors")]
+        values = dict(zip(("rows", "events", "distance"), map(json.loads, numbers), strict=True))
+        return values | {"dropped": int(row["rows_dropped"]), "converged": row["converged"] == "True"}
+    found = re.search(
+        r"rows:? ([\d,]+).*?events:? ([\d,]+).*?rows not trained on:? (.*?)values clipped.*?"
+        r"distance from the maximum:? (\S+) standard errors.*?converged:? (yes|no)",
+        text,
+    )
+    assert found, text
+    rows, events, dropped, distance, converged = found.groups()
+    dropped = sum(map(int, re.findall(r"(\d+) held out", dropped)))
+    return {"rows": int(rows), "events": int(events), "dropped": dropped, "distance": float(distance),
+            "converged": converged == "yes"}  # fmt: skip
+
+
+KNOWN = ("rows", "events", "distance", "converged")
+
+
+def trained(folder, converged, **keys):
+    """The folder of a logistic run on three sites' tables, at the maximum or after one round, and its setup."""
+    keys = sites(folder, "logistic")[0] | {"evaluation.held-out": 0.1} | keys
+    del keys["data.test-file"]
+    setup = prepare(parse(keys))
+    (result,) = cohort.train([at_maximum(setup) if converged else setup])
+    return write_run(result, folder / "run"), setup
+
+
+@pytest.mark.parametrize("converged", [True, False])
+def test_every_output_has_the_facts_and_withholds_p_values_far_from_the_maximum(converged, tmp_path):
+    folder, setup = trained(tmp_path, converged)
+    rows = 200 - len(setup.dataset.test_labels) - len(setup.held.rows)
+    events = int(setup.dataset.labels[setup.partition.rows].sum())
+    distance = twinflower.load(folder).coefficients().facts.distance
+    for output in OUTPUTS:
+        text = shown(output, folder)
+        found = in_text(text)
+        assert found.pop("distance") == pytest.approx(distance, rel=0.05, abs=1e-300)
+        assert found == {"rows": rows, "events": events, "dropped": 200 - rows, "converged": converged}
+        assert "held out for the test (data.test-fraction)" in text
+        assert "held out at the sites (evaluation.held-out)" in text
+    p_values = [row.p_value for row in twinflower.load(folder).coefficients()]
+    assert np.isfinite(p_values).any() == converged
+    remark = "withheld beyond 0.1 standard errors from the maximum"
+    assert all((remark in shown(output, folder)) != converged for output in OUTPUTS if output != "csv")
+
+
+@pytest.mark.parametrize("effort", [0.09, 0.11])
+def test_p_values_are_withheld_beyond_a_tenth_of_a_standard_error(effort, tmp_path):
+    """Whoever is that far from the maximum in one coefficient, in standard errors, has none of the p-values."""
+    setup = at_maximum(prepare(parse(sites(tmp_path, "logistic")[0])))
+    (result,) = cohort.train([setup])
+    matrix = result.information.matrix
+    away = np.linalg.pinv(matrix, hermitian=True)[:, 0]
+    moved = result.information._replace(gradient=effort * matrix @ away / np.sqrt(away[0]))
+    write_run(result.__class__(**(vars(result) | {"information": moved})), tmp_path / "run")
+    found = twinflower.load(tmp_path / "run").coefficients()
+    assert found.facts.distance == pytest.approx(effort, rel=1e-6)
+    assert found.facts.converged == (effort < 0.1) == np.isfinite(found[0].p_value)
+
+
+def test_without_standard_errors_the_distance_is_not_known(tmp_path):
+    folder, _ = trained(tmp_path, False, **{"evaluation.standard-errors": False})
+    for output in ("screen", "python", "report"):
+        assert re.search(
+            r"distance from the maximum:? not known converged:? not known", shown(output, folder)
+        )
+    facts = json.loads(shown("json", folder))["facts"]
+    assert facts["distance"] is facts["converged"] is None and facts["rows"] > 0
+
+
+def test_a_private_run_says_nothing_about_events(tmp_path):
+    private = {"privacy.mode": "public-state", "privacy.epsilon": 4.0, "evaluation.standard-errors": False}
+    keys = sites(tmp_path, "logistic")[0] | private | {"data.row-norm": 1.0}
+    (result,) = cohort.train([prepare(parse(keys))])
+    facts = twinflower.load(write_run(result, tmp_path / "run")).facts
+    assert (facts.rows, facts.events, facts.clipped) == (200, None, None)
+
+
+def test_facts_survive_a_file_and_name_the_clipped_columns():
+    facts = Facts(
+        600, 40, {"for a reason": 3}, {"age": Clipped(83, 600), "size": Clipped(5, 600, True)}, 0.03, True
+    )
+    assert Facts.of(json.loads(json.dumps(facts.document))) == facts
+    assert Facts.of({}) == Facts()
+    text = dict(facts.lines)["values clipped to their range"]
+    assert text == "age: 83 of 600 (13.8%); size: at most 5 of 600 (0.8%)"
+    assert [facts.columns(name)["values_clipped"] for name in ("age", "size", "group")] == [83, 5, 0]
+
+
+def test_csv_has_one_header_for_all_kinds_and_limits_of_both_scales(tmp_path):
+    """A program such as pandas or R reads it as it is; ratio_low to ratio_high holds the ratio."""
+    folder, _ = trained(tmp_path, True)
+    rows = list(csv.DictReader(io.StringIO(shown("csv", folder))))
+    assert {(row["estimate_is"], row["ratio_is"]) for row in rows} == {("log odds", "odds ratio")}
+    for row in rows:
+        if row["p_value"]:
+            numbers = [float(row[f"{name}"]) for name in ("low", "estimate", "high")]
+            ratios = [float(row[f"{name}"]) for name in ("ratio_low", "ratio", "ratio_high")]
+            np.testing.assert_allclose(np.exp(numbers), ratios, rtol=1e-13)
+            assert ratios == sorted(ratios)

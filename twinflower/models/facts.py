@@ -1,0 +1,122 @@
+"""The facts that belong to every table of estimates: the rows behind it, and how near the maximum it is.
+
+`Facts` is made where a model is trained and stored with the model; `inferred` adds the distance. Every output shows it:
+screen and report by `Facts.lines`, JSON by `Facts.document`, CSV by `Facts.columns`, Python as `Estimates.facts`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from .coefficients import Coefficient
+
+CONVERGED = 0.1
+"""Standard errors between an estimate and the maximum of the likelihood, up to which a model counts as converged."""
+_UNKNOWN = "not known"
+
+
+class Clipped(NamedTuple):
+    """How many of `rows` values of a column were moved to an end of its range; at_most: `values` is only a bound, as in
+    a private run."""
+
+    values: int
+    rows: int
+    at_most: bool = False
+
+    def __str__(self) -> str:
+        share = f" ({self.values / self.rows:.1%})" if self.rows else ""
+        return f"{'at most ' if self.at_most else ''}{self.values:,} of {self.rows:,}{share}"
+
+
+class Facts(NamedTuple):
+    """What a reader of estimates must know; None is what is not known.
+
+    rows: those that were trained on. events: of these, the rows with the event, a count above 0, or another class than
+    the first; None for a regression, in a private run, and where the rows are only at the sites. dropped: rows that
+    belong to the data and were not trained on, by reason. clipped: values outside of the range of a column, by its
+    name, without columns in which there is none; None if they were not counted. To fill it, give
+    `simulation.runs.facts.known` the counts, or replace it: `model.facts._replace(clipped={"age": Clipped(3, 600)})`.
+    distance: between the estimates and the maximum of the likelihood, the largest in standard errors. converged:
+    whether that is at most `CONVERGED` and every estimate exists.
+    """
+
+    rows: int | None = None
+    events: int | None = None
+    dropped: Mapping[str, int] = {}
+    clipped: Mapping[str, Clipped] | None = None
+    distance: float | None = None
+    converged: bool | None = None
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> "Facts":
+        """Inverse of `document`; a field that is not there is not known."""
+        known = {name: document[name] for name in cls._fields if name in document}
+        if known.get("clipped") is not None:
+            known["clipped"] = {column: Clipped(*own) for column, own in known["clipped"].items()}
+        return cls(**known)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The facts as a JSON-compatible dictionary."""
+        clipped = None if self.clipped is None else {name: list(own) for name, own in self.clipped.items()}
+        return self._asdict() | {"dropped": dict(self.dropped), "clipped": clipped}
+
+    def columns(self, column: str) -> dict[str, Any]:
+        """The facts as cells beside an estimate of a column; all but the clipped values are the same in every row."""
+        clipped = None if self.clipped is None else self.clipped.get(column, Clipped(0, 0)).values
+        return {
+            "rows": self.rows,
+            "events": self.events,
+            "rows_dropped": sum(self.dropped.values()),
+            "why_dropped": _reasons(self.dropped),
+            "values_clipped": clipped,
+            "distance_in_std_errors": self.distance,
+            "converged": self.converged,
+        }
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """The facts as pairs of a name and a text."""
+        return [
+            ("rows", _counted(self.rows)),
+            ("events", _counted(self.events)),
+            ("rows not trained on", _reasons(self.dropped) or "none"),
+            ("values clipped to their range", self._clipped),
+            ("distance from the maximum", self._distance),
+            ("converged", {None: _UNKNOWN, True: "yes", False: "no"}[self.converged]),
+        ]
+
+    @property
+    def _clipped(self) -> str:
+        if self.clipped is None:
+            return "not counted"
+        return "; ".join(f"{column}: {own}" for column, own in self.clipped.items()) or "none"
+
+    @property
+    def _distance(self) -> str:
+        return _UNKNOWN if self.distance is None else f"{self.distance:.2g} standard errors"
+
+
+def _counted(number: int | None) -> str:
+    return _UNKNOWN if number is None else f"{number:,}"
+
+
+def _reasons(dropped: Mapping[str, int]) -> str:
+    return "; ".join(f"{number:,} {reason}" for reason, number in dropped.items())
+
+
+UNKNOWN = Facts()
+
+
+class Estimates(list[Coefficient]):
+    """The coefficients of a model, a list, with the `facts` about them and `remarks`, sentences on what they are worth.
+
+    Printed, it shows all of these.
+    """
+
+    def __init__(self, rows: list[Coefficient], facts: Facts, remarks: list[str]) -> None:
+        super().__init__(rows)
+        self.facts, self.remarks = facts, remarks
+
+    def __repr__(self) -> str:
+        facts = [f"{name}: {text}" for name, text in self.facts.lines]
+        return "\n".join([*map(repr, self), *facts, *self.remarks])
