@@ -374,7 +374,7 @@ for command in (path, refit, schema, identity, check_node, ledger):
 def main() -> None:
     """Run the command line. A user error prints one sentence and exits with status 2, a failed run with status 1."""
     try:
-        app()
+        app(prog_name="twinflower")  # a shell's completion goes by this name, not by that of the process
     except (RunError, DiskError) as error:
         end(str(error), 1)
     except TwinflowerError as error:

@@ -70,10 +70,10 @@ def path(
             "interrupted; nothing is kept of a path that has not ended: give the command again",
             status_of(signal),
         )
-    weight = points[penalty_path.choices(points)[choose == penalty_path.SIMPLEST]].weight
-    say(f"chosen: weight {weight:.6g}")
+    chosen = points[penalty_path.choices(points)[choose == penalty_path.SIMPLEST]]
+    say(f"chosen: weight {chosen.weight:.6g}")
     write_path(penalty_path.rows_of(points, penalty_path.entry_names(prepare(config))), folder)
-    keys = penalty_path.settings_at(config, weight)
+    keys = penalty_path.training_at(config, chosen)
     own = [*(set_ or []), *(f"{key}={json.dumps(value)}" for key, value in keys.items())]
     plan = plan_of(experiment, own, data_dir)
     try:

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from twinflower.errors import SettingError
 from twinflower.known_objectives import make_model
+from twinflower.models.trained import load
 from twinflower.problems.central import minimise
 from twinflower.problems.regularisers import L1, on_part
 from twinflower.simulation import cli
@@ -199,7 +200,7 @@ def test_what_has_no_path_is_refused(keys, plan, sentence):
 
 def test_the_command_trains_with_the_choice_and_draws_it(tmp_path):
     file = tmp_path / "lasso.toml"
-    file.write_text(to_tables(KEYS | {"rounds": 10}))
+    file.write_text(to_tables(KEYS | {"rounds": 2}))  # far from converged, so the start matters
     command = [
         "path",
         str(file),
@@ -218,6 +219,8 @@ def test_the_command_trains_with_the_choice_and_draws_it(tmp_path):
     (chosen,) = (own for own in rows if "1se" in own["choice"])
     assert read_config(tmp_path / "out").config.regulariser.weight == float(chosen["weight"])
     assert int(chosen["nonzeros"]) == np.count_nonzero([float(chosen[f"x{place}"]) for place in range(8)])
+    model = load(tmp_path / "out").x
+    assert_allclose(model, [float(chosen[f"x{place}"]) for place in range(8)], rtol=1e-9)
     report = (tmp_path / "out" / "report.html").read_text()
     assert "Choice of the penalty" in report
     assert "Model by weight of the penalty" in report
@@ -314,3 +317,9 @@ def test_a_private_path_has_a_free_intercept():
     config = free_intercept(parse(PRIVATE), silent)
     assert not config.regulariser.intercept
     assert len(path(config, Plan(weights=3, ratio=0.1, largest=0.01, folds=4), silent)) == 3
+
+
+@pytest.mark.parametrize("text", ["1, 2", "1e200", "nan", "1,,2"])
+def test_a_starting_point_that_does_not_fit_the_model_is_refused(text):
+    with pytest.raises(SettingError, match=r"start-point must .*; got"):
+        prepare(parse(KEYS | {"start-point": text}))

@@ -16,6 +16,10 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .decimals import decimals
 from .errors import SettingError, require
 
 Value = bool | int | float | str
@@ -78,6 +82,19 @@ def moderate(value: float) -> bool:
     return not value or SMALLEST <= abs(value) <= LARGEST
 
 
+def point_of(text: str) -> NDArray[np.float64] | None:
+    """The numbers (d,) of a text such as "0.5, 0, -1.25"; None for any other text."""
+    try:
+        numbers = decimals(text.split(","))
+    except ValueError:
+        return None
+    return np.array(numbers) if all(map(moderate, numbers)) else None
+
+
+POINT = Rule(
+    f"numbers, each 0 or from {SMALLEST:g} to {LARGEST:g} in size, separated by commas",
+    lambda text: not text or point_of(text) is not None,
+)
 ANY = Rule("", lambda v: True)
 SHARE = Rule("above 0 and at most 1", lambda v: 0 < v <= 1)
 FRACTION = Rule("from 0 to below 1", lambda v: 0 <= v < 1)

@@ -18,6 +18,7 @@ from twinflower.problems.objectives import LinearModel, check_clipping
 from twinflower.problems.regularisers import Regulariser, Support, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
+from twinflower.settings import point_of
 from twinflower.sums.plan import SumPlan
 from twinflower.sums.summed import Summed
 
@@ -107,8 +108,15 @@ def graph_of(config: Config) -> Neighbours:
 
 
 def starting_point(config: Config, objective: Model) -> Array:
-    """The public starting point (d,): the objective's own, or with start-scale > 0 normal draws of that scale."""
-    if config.start_scale:
+    """The public starting point (d,): the objective's own, that of start-point, or with start-scale > 0 normal draws of
+    that scale. Raises SettingError for a start-point of another size."""
+    if config.start_point:
+        start = cast(Array, point_of(config.start_point))
+        require(
+            len(start) == objective.d,
+            f"start-point must have one number for each of the model's {objective.d} entries; got {len(start)}",
+        )
+    elif config.start_scale:
         start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
     else:
         start = objective.start(stream(config.seed, "start"))

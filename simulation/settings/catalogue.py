@@ -16,7 +16,7 @@ from twinflower.data.sets import SOURCES
 from twinflower.known_objectives import OBJECTIVES, TORCH
 from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
-from twinflower.settings import Key, Setting, Value, at_least, one_of, settings_of
+from twinflower.settings import POINT, Key, Setting, Value, at_least, one_of, settings_of
 
 from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
 
@@ -81,6 +81,12 @@ TOP = (
     Key(
         ("start_scale",), float, 0.0,
         Setting("standard deviation of a normal starting point; 0: the objective's own start", at_least(0)),
+    ),
+    Key(
+        ("start_point",), str, "",
+        Setting(
+            "the entries of the starting point, separated by commas; empty: by start-scale", POINT, numbers=True
+        ),
     ),
     Key(
         ("precision",), str, "double",

@@ -47,6 +47,7 @@ class Config:
     rounds: int
     seed: int
     start_scale: float
+    start_point: str
     precision: str
     data: Data | OwnData | TableData | ArrayData
     clients: Clients

@@ -1,6 +1,6 @@
 """The sections of a run's configuration that the application declares itself. The sections are:
 
-algorithm, rounds, seed, start-scale, precision   top-level settings
+algorithm, rounds, seed, start-scale, start-point, precision    top-level settings
 [data] [partition] [objective] [regulariser] [topology] [privacy]    the chosen entry of a registry, with its settings
 [clients] [local] [evaluation] [server] [output]  settings that every run has
 [fedpdm], ...                                     one section for each algorithm, with its settings

@@ -24,7 +24,7 @@ from twinflower.problems.interfaces import Batch, RowLosses
 from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.problems.penalties import L1AndL2, L1Norm
 from twinflower.problems.stratified_cox import StratifiedCox
-from twinflower.settings import Value
+from twinflower.settings import SMALLEST, Value
 
 from ..runs.method import regulariser_of
 from ..runs.setup import Setup, prepare
@@ -43,7 +43,7 @@ class Point(NamedTuple):
 
     error: the mean loss on the folds, in a private run the share of wrong predictions. std_error: its standard error
     over the folds, in a private run the standard deviation of the noise in it. rounds: those that it was trained for.
-    x (d,): the model on all rows; empty in a private run.
+    x (d,): the model on all rows, and start (d,): where its training began; both empty in a private run.
     """
 
     weight: float
@@ -51,6 +51,7 @@ class Point(NamedTuple):
     std_error: float
     rounds: int
     x: Array
+    start: Array = np.empty(0)
 
 
 class Plan(NamedTuple):
@@ -67,6 +68,12 @@ class Plan(NamedTuple):
         require(0 < self.ratio < 1, f"--ratio must be between 0 and 1; got {self.ratio:g}")
         require(0 <= self.largest < np.inf, f"--largest must be at least 0; got {self.largest:g}")
         require(self.folds > 1, f"--folds must be at least 2; got {self.folds}")
+
+
+def training_at(config: Config, point: Point) -> dict[str, Value]:
+    """The settings of the run that gives the model of a point of the path, from where the path began it."""
+    start = np.where(np.abs(point.start) < SMALLEST, 0.0, point.start).tolist()
+    return settings_at(config, point.weight) | {"start-point": ", ".join(map(repr, start))}
 
 
 def settings_at(config: Config, weight: float) -> dict[str, Value]:
@@ -125,7 +132,7 @@ def rows_of(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any
     best, simplest = choices(points)
     return [
         {
-            **dict(zip(own._fields[:-1], own, strict=False)),
+            **dict(zip(own._fields[:-2], own, strict=False)),
             "nonzeros": np.count_nonzero(own.x) if own.x.size else "",
             "choice": " ".join(word for word, at in ((LOWEST, best), (SIMPLEST, simplest)) if at == place),
         }
@@ -162,10 +169,11 @@ def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
     start, slope = setup.central.zero()
     models = [start.astype(setup.start.dtype)] * len(runs)
     for weight in _weights(plan.largest or _ROUNDING * slope, plan).tolist():
+        start = models[0]
         models = _trained(runs, models, settings_at(config, weight))
         losses = [_loss(setup, x, rows) for x, (_, rows) in zip(models[1:], divided, strict=True)]
         spread = float(np.std(losses, ddof=1) / np.sqrt(plan.folds))
-        points.append(Point(weight, float(np.mean(losses)), spread, config.rounds, models[0]))
+        points.append(Point(weight, float(np.mean(losses)), spread, config.rounds, models[0], start))
         say(
             f"weight {weight:.4g}: {np.count_nonzero(models[0])} nonzeros, loss {np.mean(losses):.5g} +- {spread:.2g}"
         )
