@@ -111,6 +111,7 @@ def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> No
         raise SettingError(f"{folder} does not hold the ledger of this node config, {name}")
     table(books.HEADINGS, books.accounts(found, policies))
     table(books.RUN_HEADINGS, books.runs(found))
+    say(*books.doubles(found))
 
 
 def check_site(node_config: str, run_config: Path | None) -> None:

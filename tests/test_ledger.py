@@ -287,6 +287,74 @@ def test_another_header_is_refused(tmp_path, change):
     refuses(replace(site, **change), site.path.read_bytes(), "made for other data or another lifetime budget")
 
 
+def sole(folder: Path, name: str, data: str = "data") -> FileLedger:
+    return replace(book(folder, name=name, data=data), sole=True)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_same_data_get_no_second_ledger_in_a_folder(tmp_path):
+    """Whether or not the other name has a file by now; other data begin a ledger of their own."""
+    first, second, other = sole(tmp_path, "a"), sole(tmp_path, "b"), sole(tmp_path, "c", "other data")
+    second.charges()  # an empty file, as after a charge that was refused
+    first.charge(one(1), PLENTY)
+    other.charge(one(1), PLENTY)
+    for act in (second.check_others, lambda: second.charge(one(1), PLENTY)):
+        with pytest.raises(
+            LedgerError, match=r"these rows have the ledger .*a\.ledger.* rename its .* b\.ledger"
+        ):
+            act()
+    first.charge(one(2), PLENTY)
+    first.path.rename(second.path)  # what the sentence says
+    second.charge(one(3), PLENTY)
+    assert rounds(second) == [1, 2, 3] and rounds(other) == [1]
+
+
+@pytest.mark.usefixtures("quick")
+def test_two_ledgers_of_the_same_data_from_before_both_refuse(tmp_path):
+    for name in "ab":
+        filled(tmp_path, 1, name=name)
+    for name in "ab":
+        with pytest.raises(LedgerError, match="the same rows have two ledgers"):
+            sole(tmp_path, name).charge(one(2), PLENTY)
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("kind", ["damaged", "no ledger", "a folder", "a link"])
+def test_a_ledger_nearby_that_cannot_be_read_may_be_of_the_same_data(tmp_path, kind):
+    site, path = sole(tmp_path, "a"), tmp_path / "b.ledger"
+    site.charge(one(1), PLENTY)
+    if kind == "damaged":
+        path.write_bytes(site.path.read_bytes().replace(b"data", b"Data"))
+    elif kind == "no ledger":
+        path.write_bytes(ledger._line(b"", {"some": "json"}))
+    elif kind == "a folder":
+        path.mkdir()
+    else:
+        path.symlink_to(site.path)
+    with pytest.raises(LedgerError, match=r"b\.ledger (is damaged|is not a ledger|cannot be read)"):
+        site.charge(one(2), PLENTY)
+    assert rounds(site) == [1]
+
+
+@pytest.mark.usefixtures("quick")
+def test_of_processes_that_begin_ledgers_of_the_same_data_at_once_one_succeeds(tmp_path):
+    ledgers, begun, start = [sole(tmp_path, name) for name in "abcdef"], [], threading.Barrier(6)
+
+    def work(site: FileLedger) -> None:
+        start.wait()
+        with suppress(LedgerError):
+            site.charge(one(1), PLENTY)
+            begun.append(site)
+
+    threads = [threading.Thread(target=work, args=(site,)) for site in ledgers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(begun) == 1
+    assert [site.path.stat().st_size > 0 for site in ledgers].count(True) == 1
+
+
 def test_the_identity_of_data_is_of_their_bytes():
     rows = np.arange(6.0)
     assert fingerprint([rows.data]) == fingerprint([rows[:3].tobytes(), rows[3:].tobytes()])
@@ -671,7 +739,7 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
     assert ask(second, 1) == ([], 0, {"round": 1, "refused": True})
     (path,) = tmp_path.iterdir()
     assert path == limit.path and len(limit.charges()) == planned
-    assert {charge.config for charge in limit.charges()} == {SETUP.config.digest}
+    assert {charge.config for charge in limit.charges()} == {SETUP.config.result_digest[:16]}
     with pytest.raises(LedgerError, match="another lifetime budget"):
         node["lifetime-epsilon"] = 62.0
         ask(site("3"), 1)
@@ -861,6 +929,50 @@ def test_a_run_begins_only_if_all_of_it_fits_what_is_left(tmp_path):
             one(round_, "small", small.mu_max_squared / 12), replace(small, planned=small.mu_max_squared)
         )
     assert rounds(site)[1:] == list(range(1, 13))
+
+
+def in_session(round_: int, cost: float, config: str = "settings", flower_run: str = "2") -> Charge:
+    return replace(one(round_, "session", cost, config), flower_run=flower_run)
+
+
+@pytest.mark.parametrize("config", ["settings", "others"])
+def test_a_session_that_was_used_before_spares_no_run_the_check_of_its_plan(tmp_path, config):
+    """A first run of the session was charged a little of its plan of 8, and another run most of the lifetime since."""
+    site, eight = book(tmp_path, 10.0), Budget.for_target(8.0, 1e-4)
+    plan = replace(eight, planned=eight.mu_max_squared)
+    site.charge(in_session(1, 0.01 * plan.planned, config, "1"), plan)
+    site.charge(one(1, "another", 0.9 * plan.planned), PLENTY)
+    before = site.path.read_bytes()
+    with pytest.raises(
+        BudgetSpent, match="it does not begin" if config == "settings" else "session of its own"
+    ):
+        site.charge(in_session(2, 0.1 * plan.planned), plan)
+    assert site.path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("restarts", [(), (2,), (6,), (2, 6, 11)])
+def test_a_run_is_resumed_as_long_as_the_rest_of_its_plan_fits(tmp_path, restarts):
+    """What was charged counts, in every run of Flower; here the lifetime is spent exactly by the session's plan."""
+    ten = Budget.for_target(10.0, 1e-4)
+    site, plan = book(tmp_path, 10.0), replace(ten, planned=0.5 * ten.mu_max_squared)
+    site.charge(one(1, "earlier", 0.5 * ten.mu_max_squared), PLENTY)
+    for round_ in range(1, 13):
+        runs_before = sum(round_ > place for place in restarts)
+        site.charge(in_session(round_, plan.planned / 12, flower_run=str(runs_before)), plan)
+    with pytest.raises(BudgetSpent):
+        site.charge(in_session(13, plan.planned / 12), plan)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_began_goes_on_beside_another_one_and_one_that_is_resumed_needs_its_rest(tmp_path):
+    ten = Budget.for_target(10.0, 1e-4)
+    site, plan = book(tmp_path, 10.0), replace(ten, planned=0.6 * ten.mu_max_squared)
+    site.charge(in_session(1, plan.planned / 2), plan)
+    site.charge(one(1, "another", 0.6 * ten.mu_max_squared), PLENTY)
+    with pytest.raises(BudgetSpent, match="it does not begin"):
+        site.charge(in_session(2, plan.planned / 12, flower_run="3"), plan)
+    site.charge(in_session(2, plan.planned / 12), plan)
 
 
 def test_a_deployed_client_refuses_such_a_run_at_once_and_its_log_says_why(tmp_path, caplog):

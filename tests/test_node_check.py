@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 from site_files import three_sites
@@ -81,6 +82,28 @@ def test_a_run_that_the_rest_of_the_budget_does_not_cover_is_named(node):
         "the run plans epsilon 8, and of the lifetime budget epsilon 10, delta 0.0001 what is left"
     )
     assert ledger.path.read_bytes() == before
+
+
+def test_rows_that_have_a_ledger_under_another_path_are_named_by_both_commands(
+    node, tmp_path, monkeypatch, capsys
+):
+    config, _ = node
+    ledger = ledger_of_site(read_site(config))
+    budget = Budget.for_target(10.0, 1e-4)
+    ledger.charge(Charge("a run", 1, 1.0, 1.0, 1, 2.4), budget)
+    link = tmp_path / "link.csv"
+    link.symlink_to(config["data-file"])
+    moved = config | {"data-file": str(link)}
+    _, (refused,) = check_node(text(moved))
+    assert refused.startswith(
+        f"these rows have the ledger {ledger.path}, made under another path of data-file"
+    )
+    state = tmp_path / "state"
+    assert refused in told(monkeypatch, capsys, "ledger", state, "--node-config", text(moved))
+    assert "have the same rows" not in told(monkeypatch, capsys, "ledger", state)
+    replace(ledger_of_site(read_site(moved)), sole=False).charge(Charge("b", 1, 1.0, 1.0, 1, 2.4), budget)
+    assert "have the same rows: what was spent is the sum" in told(monkeypatch, capsys, "ledger", state)
+    assert check_node(text(moved))[1][0].startswith("the same rows have two ledgers")
 
 
 def told(monkeypatch, capsys, *words):

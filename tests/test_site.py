@@ -1,6 +1,9 @@
 """A deployed site's own rules stand above the run's."""
 
+import gzip
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Bounds
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.discretion import sentence
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report import books
 from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of
@@ -106,6 +110,68 @@ def test_what_a_ledger_says_of_itself_is_the_same_for_all_data(tmp_path):
     (tmp_path / "rows.npz").write_bytes(b"a third")
     with pytest.raises(LedgerError, match="made for other data"):
         guard(node).open(Release(1.0), 2)
+
+
+def linked(path, folder):
+    (folder / "link.csv").symlink_to(path)
+    return folder / "link.csv"
+
+
+def copied(path, folder):
+    return shutil.copy(path, folder / "copy.csv")
+
+
+def mounted(path, folder):
+    return Path(shutil.copytree(path.parent, folder / "mount")) / path.name
+
+
+def packed(path, folder):
+    (folder / "rows.csv.gz").write_bytes(gzip.compress(path.read_bytes()))
+    return folder / "rows.csv.gz"
+
+
+@pytest.mark.parametrize("move", [linked, copied, mounted, packed])
+def test_the_same_rows_under_another_path_get_no_second_lifetime(tmp_path, move):
+    """Once the ledger has the new name, as the sentence says, its old charges count."""
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "rows.csv"
+    path.write_text("age,ill\n1,2\n")
+    node = NODE | {"state-dir": str(tmp_path / "state"), "data-file": str(path)} | SHAPE
+    setup = private()
+    release = setup.algorithm.release(
+        setup.plan.bounds, setup.schedule.workload(len(setup.shards.rows(0).labels)), 1
+    )
+    first = guard(node)
+    for round_ in range(1, setup.config.rounds + 1):
+        first.open(release, round_)
+    moved = guard(node | {"data-file": str(move(path, tmp_path))}, run="2")
+    with pytest.raises(LedgerError, match="these rows have the ledger") as refused:
+        moved.open(release, 1)
+    assert (
+        sentence(refused.value)
+        == "this site's ledger cannot vouch for what was spent; the site's own log says why"
+    )
+    first.ledger.path.rename(tmp_path / "state" / str(refused.value).split()[-1])
+    with pytest.raises(BudgetSpent, match="lifetime budget epsilon 30"):
+        moved.open(release, 1)
+
+
+def test_new_rows_behind_the_same_link_are_noticed_as_in_a_projected_volume(tmp_path):
+    """Kubernetes replaces the folder that a link names; the path in the node config stays the same."""
+    for version, text in (("1", "a"), ("2", "a"), ("3", "b")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "rows.csv").write_text(text)
+    node = (
+        NODE | {"state-dir": str(tmp_path / "state"), "data-file": str(tmp_path / "now" / "rows.csv")} | SHAPE
+    )
+    for round_, version in enumerate("12", 1):
+        (tmp_path / "now").unlink(missing_ok=True)
+        (tmp_path / "now").symlink_to(tmp_path / version)
+        guard(node).open(Release(1.0), round_)
+    (tmp_path / "now").unlink()
+    (tmp_path / "now").symlink_to(tmp_path / "3")
+    with pytest.raises(LedgerError, match="made for other data .* once this one is moved out of its folder"):
+        guard(node).open(Release(1.0), 3)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ alone determines the ledger: one for the data-file, or one for all known data se
 rows makes no difference.
 """
 
+import os
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -119,8 +120,8 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     if plan is None:
         return None
     return plan.guard(
-        site.partition_id, ledger_of_site(site), run=run, config=setup.config.digest, row_norm=setup.row_norm,
-        split=held_out.split(setup, site.partition_id),
+        site.partition_id, ledger_of_site(site), run=run, config=setup.config.result_digest[:16],
+        row_norm=setup.row_norm, split=held_out.split(setup, site.partition_id),
     )  # fmt: skip
 
 
@@ -161,14 +162,18 @@ def _check_policy(setup: Setup, site: Site) -> None:
 
 
 def ledger_of_site(site: Site) -> FileLedger:
-    """The ledger of the site's data, in its state-dir or ~/.twinflower."""
+    """The ledger of the site's data, in its state-dir or ~/.twinflower.
+
+    A data-file has the ledger of its path as the node config gives it, with links not followed: the target of a link
+    changes when new rows are mounted there, and the ledger then notices that these are others.
+    """
     folder = Path(site.state_dir or Path.home() / ".twinflower").expanduser()
     name, data = f"node-{site.partition_id}", f"known data sets, node {site.partition_id}"
     if site.data_file:
-        file = Path(site.data_file).expanduser().resolve()
+        file = Path(os.path.abspath(Path(site.data_file).expanduser()))
         name, data = f"file-{fingerprint([bytes(file)])[:16]}", fingerprint(stream_bytes(file))
     path, budget = folder / f"{name}.ledger", (site.lifetime_epsilon or 0.0, site.lifetime_delta)
-    return FileLedger(path, data, *budget, unit=site.unit)
+    return FileLedger(path, data, *budget, unit=site.unit, sole=bool(site.data_file))
 
 
 app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, share_bytes])

@@ -112,6 +112,7 @@ def _budget(site: Site) -> Iterator[str]:
     if site.lifetime_epsilon is None or not _has_rows(site):
         return
     ledger = ledger_of_site(site)
+    ledger.check_others()
     delta, spent = site.lifetime_delta, ""
     left = gdp_mu(site.lifetime_epsilon, delta) ** 2
     if not ledger.path.exists():
@@ -137,9 +138,14 @@ def policy_limit(site: Site) -> Limit:
 
 
 def ledger_and_policy(text: str) -> tuple[str, Limit]:
-    """The name of the ledger of a node, and its `policy_limit`; text: as for `check_node`."""
+    """The name of the ledger of a node, and its `policy_limit`; text: as for `check_node`.
+
+    Raises LedgerError if the node's rows have a ledger under another name in its folder.
+    """
     site = read_site(_read(text))
-    return ledger_of_site(site).path.name, policy_limit(site)
+    ledger = ledger_of_site(site)
+    ledger.check_others()
+    return ledger.path.name, policy_limit(site)
 
 
 def _identity(site: Site) -> Iterator[str]:

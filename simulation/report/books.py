@@ -83,6 +83,19 @@ def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
             yield _data(book), run, str(len(charges)), *cells, ", ".join(flower) or "-"
 
 
+def doubles(books: list[tuple[str, Book]]) -> Iterator[str]:
+    """A sentence for each set of rows that has several ledgers."""
+    of_data: dict[str, list[str]] = {}
+    for name, book in books:
+        of_data.setdefault(book.data, []).append(name)
+    for names in of_data.values():
+        if len(names) > 1:
+            yield (
+                f"{' and '.join(names)} have the same rows: what was spent is the sum, and a site whose data-file has "
+                "more than one ledger releases nothing"
+            )
+
+
 def _runs(charges: list[Charge]) -> dict[str, list[Charge]]:
     order = {run: place for place, run in reversed(list(enumerate(charge.run for charge in charges)))}
     together = sorted(charges, key=lambda charge: order[charge.run])

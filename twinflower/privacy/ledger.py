@@ -10,6 +10,9 @@ it. A charge is flushed to disk before the round is computed. An incomplete last
 on and is dropped. If anything else differs from what was written, the ledger is damaged and refuses all further
 charges.
 
+A site's `data-file` has one ledger: before each charge, the digest of the data is compared with those of all ledgers in
+the folder, so that the same bytes under another path get no second lifetime budget.
+
 Truncation cannot be detected: a file cut off after a complete line is a valid older ledger. So a backup must never be
 restored, and two copies of a site must not both continue. The checksums detect accidents and not forgery, because
 anyone who can write the file can also compute them.
@@ -24,7 +27,7 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
 from io import FileIO
 from pathlib import Path
@@ -47,7 +50,7 @@ class FileLedger:
     data: an identity of the data (`fingerprint`). epsilon, delta: the lifetime budget of every protected `unit` of the
     data, fixed by the first charge. Charges may be for a larger unit, which costs more. The file is locked while it is
     read and written. A second process waits for at most `patience` seconds and then gets a LedgerError. Symbolic links
-    are refused.
+    are refused. sole: whether the data may have no other ledger in the folder; then every charge reads all of them.
     """
 
     path: Path
@@ -56,23 +59,35 @@ class FileLedger:
     delta: float
     patience: float = 5.0
     unit: Unit = ONE_RECORD
+    sole: bool = False
 
     def charge(self, charge: Charge, budget: Budget) -> None:
         """See `Ledger.charge`. If this raises, the charge is recorded either completely or not at all.
 
-        The first charge of a run raises BudgetSpent unless the run's whole plan fits into the rest of the lifetime
-        budget.
+        The first charge of a run raises BudgetSpent unless the run's plan fits into the rest of the lifetime budget; of
+        a session that is resumed it is what is left of the plan. Charges for other settings are no part of it.
         """
         with self._locked() as file:
             book = self._read(file)
-            in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
-            known = _start(run=charge.run, round=charge.round) in book
-            cost = added_cost(charge, _charges_of(book, charge.run)) if charge.split else charge.cost
-            check_cost(charge, known, budget, in_run, cost)
-            self._check_lifetime(ever, 0.0 if in_run else budget.planned, cost)
-            sums = {"run_sum": in_run + cost, "sum": ever + cost}
-            text = b"" if book else self._header
-            self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
+            with self._beginning() if self.sole and not book else nullcontext():
+                self.check_others()
+                self._add(file, book, charge, budget)
+
+    def _add(self, file: FileIO, book: bytes, charge: Charge, budget: Budget) -> None:
+        in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
+        known = _start(run=charge.run, round=charge.round) in book
+        cost = added_cost(charge, _charges_of(book, charge.run)) if charge.split else charge.cost
+        check_cost(charge, known, budget, in_run, cost)
+        self._check_lifetime(ever, _unpaid(book, charge, replace(budget, spent=budget.spent + in_run)), cost)
+        sums = {"run_sum": in_run + cost, "sum": ever + cost}
+        text = b"" if book else self._header
+        self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
+
+    def check_others(self) -> None:
+        """Raise LedgerError if another ledger in the folder is of the same data, or cannot be read and may be."""
+        for path in sorted(self.path.parent.glob("*.ledger")) if self.sole else ():
+            if path.name != self.path.name and _data_in(path) == self.data:
+                raise LedgerError(_twice(self.path, path))
 
     def charges(self) -> list[Charge]:
         """Return all charges so far, in order."""
@@ -95,6 +110,14 @@ class FileLedger:
             )
         if not budget.fits(cost):
             raise BudgetSpent(f"{lifetime} is spent")
+
+    @contextmanager
+    def _beginning(self) -> Iterator[None]:
+        """Let no other process begin a ledger in this folder meanwhile, which could be of the same data."""
+        path = self.path.parent / "ledgers.lock"
+        with _told(path, "opened, and nothing is released"), FileIO(path, "a+", opener=_open) as file:
+            _lock(file, fcntl.LOCK_EX, self.patience)
+            yield
 
     @property
     def _header(self) -> bytes:
@@ -124,7 +147,8 @@ class FileLedger:
         if book and not book.startswith(self._header):
             raise LedgerError(
                 f"the ledger {self.path} was made for other data or another lifetime budget, or protects other groups: "
-                "restore the node's settings, or give these data a ledger of their own"
+                "restore the node's settings and the rows; if other rows are at the same path now, a new ledger begins "
+                "once this one is moved out of its folder, and what it spent on persons in both is no longer counted"
             )
         return book
 
@@ -174,11 +198,42 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
     with file, _told(path, "read"):
         _lock(file, fcntl.LOCK_SH, patience)
         book = _whole_lines(path, file.readall())
-    try:
+    with _of_a_ledger(path):
         head = json.loads(book[_CHECKSUM : book.index(b"\n")])
         return Book(head["data"], head["epsilon"], head["delta"], _charges(book), _unit(head))
+
+
+def _data_in(path: Path) -> str:
+    """The identity of a ledger's data, empty before the first charge; LedgerError as for `read_ledger`.
+
+    It needs no lock: a reader may miss the end of a line that is being written, but the first line never changes.
+    """
+    with _told(path, "read, and nothing is released"), FileIO(path, "r", opener=_open) as file:
+        book = _whole_lines(path, file.readall())
+    with _of_a_ledger(path):
+        return str(json.loads(book[_CHECKSUM : book.index(b"\n")])["data"]) if book else ""
+
+
+@contextmanager
+def _of_a_ledger(path: Path) -> Iterator[None]:
+    """Turn errors of reading the lines of a file into a LedgerError: they are not those of a ledger."""
+    try:
+        yield
     except (ValueError, KeyError, TypeError, SettingError):
         raise LedgerError(f"{path} is not a ledger") from None
+
+
+def _twice(mine: Path, other: Path) -> str:
+    """The sentence about data that have the ledger `other`, under another path of `data-file` than that of `mine`."""
+    if mine.exists() and mine.stat().st_size:
+        return (
+            f"the same rows have two ledgers, {mine} and {other.name}, and what was spent is the sum of both: keep the "
+            "one that spent more, and move the other one away if the site accepts that its costs no longer count"
+        )
+    return (
+        f"these rows have the ledger {other}, made under another path of data-file: restore that path or, if the file "
+        f"has moved, stop the node and rename its ledger to {mine.name}"
+    )
 
 
 def _unit(head: dict[str, Any]) -> Unit:
@@ -199,6 +254,26 @@ def _read_charge(line: bytes) -> Charge:
     entry = json.loads(line[_CHECKSUM:])
     names = {f.name for f in fields(Charge)}
     return Charge(**{name: entry[name] for name in names & entry.keys()})
+
+
+def _unpaid(book: bytes, charge: Charge, budget: Budget) -> float:
+    """What a run still has to pay of its plan at the first charge for its settings in a run of Flower, later 0.
+
+    budget: the run's, of which its session has spent a part. Raises BudgetSpent if that was spent on other settings and
+    the budget does not cover the plan, too.
+    """
+    last = _last(book, _start(run=charge.run))
+    goes_on = (last.get("config"), last.get("flower_run", "")) == (charge.config, charge.flower_run)
+    if goes_on or not budget.planned:
+        return 0.0
+    paid = total_cost(entry for entry in _charges_of(book, charge.run) if entry.config == charge.config)
+    rest = max(0.0, budget.planned - paid)
+    if not budget.fits(rest):
+        raise BudgetSpent(
+            "this session was charged for a run with other settings, and its budget does not cover this run's plan, "
+            "too: the run does not begin, and nothing is spent; it needs a session of its own"
+        )
+    return rest
 
 
 def _epsilon(cost: float, delta: float) -> str:
@@ -260,10 +335,15 @@ def _start(**first: str | int) -> bytes:
     return json.dumps(first)[:-1].encode() + b", "
 
 
+def _last(book: bytes, start: bytes) -> dict[str, Any]:
+    """The latest charge, with its sums, whose body begins with `start`; empty if there is none."""
+    place = book.rfind(start)
+    return dict(json.loads(book[place : book.index(b"\n", place)])) if place >= 0 else {}
+
+
 def _sum(book: bytes, name: str, start: bytes) -> float:
     """The running sum `name` in the latest charge whose body begins with `start`; 0 if there is none."""
-    place = book.rfind(start)
-    return float(json.loads(book[place : book.index(b"\n", place)])[name]) if place >= 0 else 0.0
+    return float(_last(book, start).get(name, 0.0))
 
 
 # --- the disk ---
