@@ -7,7 +7,6 @@ from typing import Any, NamedTuple, cast
 
 from flwr.app import ConfigRecord, RecordDict
 
-from twinflower.algorithms.abilities import AveragesModels
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError, SettingError
 from twinflower.models.score_bins import ScoreBins
@@ -113,7 +112,7 @@ def bins_in(config: Mapping[str, Any], own: ScoreBins) -> ScoreBins:
 
 def _check_averaging(algorithm: Algorithm) -> None:
     """Raise ReplyError unless the algorithm's server only averages the clients' models."""
-    if not isinstance(algorithm, AveragesModels):
+    if not algorithm.averages_models:
         raise ReplyError(
             f"the server of {algorithm.name} does more than average models, so a strategy that only averages cannot "
             f"take its place: use twinflower.strategies.STRATEGIES['{algorithm.name}'], or a FedAvg client"

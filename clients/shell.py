@@ -20,7 +20,6 @@ from flwr.client import Client, NumPyClient
 from flwr.common import log
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import Closes, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import all_finite
 from twinflower.errors import ReplyError, require
@@ -112,8 +111,7 @@ class AlgorithmClient(NumPyClient):
     def _check(self, new_rows: bool) -> None:
         """Raise SettingError unless the parts fit together. new_rows: whether the rows were not checked before."""
         algorithm, objective, guard = self.algorithm, self.objective, self.guard
-        if isinstance(algorithm, RestrictsObjective):
-            algorithm.check(objective)
+        algorithm.check(objective)
         check_clipping(objective, algorithm.privacy)
         check_weights(objective, self.shards.row_weights)
         if new_rows:
@@ -203,7 +201,7 @@ class AlgorithmClient(NumPyClient):
     def _finish(self, request: RoundRequest, state: Any, inbox: Any) -> Any:
         """The state after the closing message; it depends only on earlier releases and public values."""
         self.requests.bind(request.session)
-        return self.algorithm.finish(state, inbox) if isinstance(self.algorithm, Closes) else state
+        return self.algorithm.finish(state, inbox) if self.algorithm.closes else state
 
     def _open(self, request: RoundRequest, state: Any, inbox: Any) -> Noise:
         """Validate the request, then charge the round and return its noise, before anything private is computed."""
@@ -215,7 +213,7 @@ class AlgorithmClient(NumPyClient):
         if self.guard.secret:
             info = self.guard.bounds, workload, request.round, self.guard.noise_multiplier * release.spread
             with np.errstate(all="ignore"):  # check_size refuses overflows
-                rounded = rounding(self.algorithm, state, inbox, *info)
+                rounded = self.algorithm.rounding(state, inbox, *info)
             self.guard.check_size(release, workload.rows, rounded, [*inbox, *state])
         self.requests.bind(request.session)
         with self.rounds.reserved(request, self.algorithm.upload.bits(self.objective.d) // 8):

@@ -8,7 +8,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.common import log
 
-from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import Index
 
 from .star import StarStrategy
@@ -41,5 +40,5 @@ class RelayStrategy(StarStrategy):
     @property
     def _alive(self) -> np.ndarray:
         algorithm = self.algorithm
-        assert isinstance(algorithm, OnGraph)  # true for every algorithm class of a relay
+        assert algorithm.networked  # true for every algorithm class of a relay
         return algorithm.alive(self.server)

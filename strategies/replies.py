@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.common import log
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import NeedsClientState
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import FIT, NO_ARRAYS, readable, reply_record
@@ -135,7 +134,7 @@ class Inspector:
         known = self.born.get(client)
         if type(born) is not int or born == known:
             return
-        if known is not None and isinstance(self.algorithm, NeedsClientState):
+        if known is not None and self.algorithm.needs_client_state:
             raise ReplyError(
                 f"it has lost its state: what it sends begins in round {born}, and {known} was expected"
             )

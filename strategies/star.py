@@ -23,8 +23,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from twinflower.algorithms.abilities import Closes, NeedsEveryClient, personal_models
-from twinflower.algorithms.algorithm import Algorithm, unstack
+from twinflower.algorithms.algorithm import Algorithm, personal_models, unstack
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, require
@@ -49,7 +48,7 @@ class StarStrategy(Strategy):
     the nodes report. clients_per_round: how many clients are sampled, 0 for all. seed: of the sampling and of public
     randomness. node_timeout: seconds to wait for nodes at the start, and for a missing node before a request is
     repeated. retries: how often a request is repeated to a client in a round that needs all clients
-    (`NeedsEveryClient`); the client replies with its stored bytes.
+    (`Algorithm.needs_every_client`); the client replies with its stored bytes.
     min_replies: a round with fewer valid replies leaves the model unchanged. void_rounds: how many such rounds may
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
@@ -133,7 +132,7 @@ class StarStrategy(Strategy):
         left = num_rounds - self.training.first
         result = super().start(grid, initial_arrays, left, timeout, *args, **kwargs)
         self.quorum.require_one(self.rounds)
-        if isinstance(self.algorithm, Closes):
+        if self.algorithm.closes:
             self._close(num_rounds + 1)
         return result
 
@@ -201,7 +200,7 @@ class StarStrategy(Strategy):
         round_ = self.training.number(server_round)
         good, rejected = self._received(round_, replies)
         self.rounds.append(self.requests.statistics([good[c] for c in sorted(good)], rejected))
-        if rejected and isinstance(self.algorithm, NeedsEveryClient):
+        if rejected and self.algorithm.needs_every_client:
             raise AbsentError(incomplete(round_, rejected, self.algorithm.name, self.retries))
         if self.quorum.reached(round_, len(good), rejected):
             self.training.update(self.algorithm, round_, good)
@@ -215,7 +214,7 @@ class StarStrategy(Strategy):
         """The valid replies by client, and the reasons for the others; asks again if all clients are needed."""
         asked = self.requests
         good, rejected = sort_replies(replies, self.roster.clients(asked.inboxes), asked.read, round_)
-        if rejected and isinstance(self.algorithm, NeedsEveryClient):
+        if rejected and self.algorithm.needs_every_client:
             good, rejected = self.exchange.ask_again(good, rejected, asked.message, asked.read, round_)
         self.absences.note(round_, asked.inboxes, rejected)
         return good, rejected

@@ -591,12 +591,18 @@ def first_variant(algorithm: str) -> str:
     return names[0]
 
 
-def methods_of(*abilities: type, without: tuple[type, ...] = ()) -> list[str]:
-    """The names of the methods that derive from all of these classes, and from none of `without`."""
+def methods_of(*kinds: type | str, without: tuple[type | str, ...] = ()) -> list[str]:
+    """The names of the methods of all of these kinds, and of none of `without`. A kind is a class from which they
+    derive, or the name of an attribute of `Algorithm` that is true."""
+
+    def of_kind(algorithm: Any, kind: type | str) -> bool:
+        return bool(getattr(algorithm, kind)) if isinstance(kind, str) else issubclass(algorithm, kind)
+
     return [
         name
         for name, algorithm in ALGORITHMS.items()
-        if all(issubclass(algorithm, ability) for ability in abilities) and not issubclass(algorithm, without)
+        if all(of_kind(algorithm, kind) for kind in kinds)
+        and not any(of_kind(algorithm, kind) for kind in without)
     ]
 
 

@@ -21,7 +21,6 @@ from problems import (
 )
 
 from twinflower.algorithms import ALGORITHMS, ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold, SoteriaFL
-from twinflower.algorithms.abilities import Constrained
 from twinflower.algorithms.algorithm import NO_INFO, RunInfo
 from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.echo import Echoed, confirmed
@@ -523,7 +522,7 @@ def test_one_record_moves_the_release_by_no_more_than_its_sensitivity(name, sche
     assert 0.1 * sensitivity < max(moved) <= sensitivity
 
 
-@pytest.mark.parametrize("name", methods_of(LocalMethod, without=(Constrained,)))
+@pytest.mark.parametrize("name", methods_of(LocalMethod, without=("constrained",)))
 def test_gradient_noise_enters_every_step_and_is_charged_so(name):
     shards, objective = problem()
     draws = []

@@ -11,7 +11,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, last, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import NeedsEveryClient
 from twinflower.algorithms.algorithm import check_class, stack, unstack
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.scaffold import Scaffold
@@ -324,7 +323,7 @@ def test_a_private_variant_does_not_pass_by_forgetting_its_state():
 
 def keeps_a_state(variant):
     algorithm = small(variant).method
-    return bool(algorithm.state.fields) and not isinstance(algorithm, NeedsEveryClient)
+    return bool(algorithm.state.fields) and not algorithm.needs_every_client
 
 
 STEADY = {

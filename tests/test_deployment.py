@@ -37,7 +37,6 @@ from problems import VARIANTS
 
 import twinflower.simulation.runtimes.deployment
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import OnGraph
 from twinflower.clients.sums import Masks
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError
@@ -452,7 +451,7 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
         start(running, 3)
         for name, keys in variants.items():
             sampled = {} if keys.get("clients.per-round") == 0 else {"clients.per-round": 2}
-            sampled |= {"topology.name": "path"} if issubclass(ALGORITHMS[name], OnGraph) else {}
+            sampled |= {"topology.name": "path"} if ALGORITHMS[name].networked else {}
             common = {"batch-size": 20, "local.max-steps": 3}
             config = parse(common, keys, {"clients.count": 3, "rounds": 3} | sampled)
             running.run(config, tmp_path / name)

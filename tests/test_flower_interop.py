@@ -20,7 +20,6 @@ from plug_in_driver import OneProcess
 from problems import VARIANTS, small
 
 from twinflower import strategies
-from twinflower.algorithms.abilities import AveragesModels
 from twinflower.clients import for_flower_strategies
 from twinflower.clients.records import record_of
 from twinflower.data.flower_datasets import divide_with
@@ -107,7 +106,7 @@ def ask(setup, message_type="train", arrays=None, config=None):
     return reply
 
 
-REFUSED = [name for name in VARIANTS if not isinstance(small(name).method, AveragesModels)]
+REFUSED = [name for name in VARIANTS if not small(name).method.averages_models]
 
 
 @pytest.mark.parametrize("name", REFUSED)

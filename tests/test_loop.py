@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import convex_problem, last, method, methods_of, small
 
 from twinflower.algorithms import ALGORITHMS, FedPDM, LDPPrimalDual
-from twinflower.algorithms.abilities import Constrained
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import Echoed
 from twinflower.client_states import ClientStates
@@ -67,7 +66,7 @@ def test_states_go_through_storage_to_the_same_bits(problem):
 @pytest.mark.parametrize("first", [False, True])
 def test_replies_may_be_lost_in_the_first_or_second_part_of_a_run_only(problem, name, first):
     """In rounds 1 to 4 or 5 to 9; the other part is told that no reply is ever lost."""
-    h = ZERO if issubclass(ALGORITHMS[name], Constrained) else L1(0.01)
+    h = ZERO if ALGORITHMS[name].constrained else L1(0.01)
     algorithm, sampling = method(name, regulariser=h, privacy="none"), sampled(6, 3, seed=1)
 
     def lost(round_, clients):

@@ -14,7 +14,6 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import chi2
 
 from twinflower.algorithms import ALGORITHMS, BSDPFedPDM, FedAvg, FedPDM, Scaffold
-from twinflower.algorithms.abilities import Constrained, OnGraph
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import Echoed
 from twinflower.algorithms.fedpdm import State
@@ -100,7 +99,7 @@ def moves_of(algorithm, schedule, objective, data, other, rounds=6):
 # Of the others, constrained SSCA has no bound without a clipped loss, and networked methods ask for a graph.
 PRIVATE = [
     (name, mode)
-    for name in methods_of(without=(Constrained, OnGraph))
+    for name in methods_of(without=("constrained", "networked"))
     for mode in ALGORITHMS[name].modes
     if mode in ("public-state", "gradient")
 ]

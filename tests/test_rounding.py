@@ -16,7 +16,6 @@ from flwr.app import Context, RecordDict
 from problems import small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import Constrained, OnGraph, RestrictsObjective, rounding
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.base import LocalMethod
 from twinflower.clients import CLIENTS
@@ -253,7 +252,7 @@ def settings_of_algorithm(draw, name, keys, aim):
         wild |= {"scale": scale, "allocation": "static", "step_size": power(draw, -40, 0)}
     if name.startswith("ssca"):
         wild["step_size"] = 0.5
-    if issubclass(ALGORITHMS[name], Constrained):
+    if ALGORITHMS[name].constrained:
         limit = float(extreme(draw))
         wild |= {"constraints": f"cost <= {limit!r}", "loss_clip": 2 * limit}
         return ALGORITHMS[name](**keys, **wild)
@@ -312,8 +311,7 @@ def rounded_away(seed, name, keys):
         info = RunInfo(3, 2, (), (), row_norm)
         algorithm = replace(algorithm, info=info)
         objective = replace(make_objective("huber", 2, 0, l2, nonconvex), loss=PlainHuber())
-        if isinstance(algorithm, RestrictsObjective):
-            algorithm.check(objective)
+        algorithm.check(objective)
         bounds, workload = objective.bounds(row_norm), schedule.workload(4)
         release = algorithm.release(bounds, workload, 1)
         if not 0 < release.sensitivity < 1e100:
@@ -328,7 +326,7 @@ def rounded_away(seed, name, keys):
     sigma = guard.noise_multiplier * release.spread
     try:
         with np.errstate(all="ignore"):
-            rounded = rounding(algorithm, state, inbox, bounds, workload, 1, sigma)
+            rounded = algorithm.rounding(state, inbox, bounds, workload, 1, sigma)
         guard.check_size(release, workload.rows, rounded, [*inbox, *state])
         rng = np.random.default_rng(seed)
         noise = GaussianNoise(sigma, lambda draw, shape: rng.normal(size=shape), grid=True)
@@ -359,7 +357,7 @@ def rounded_away(seed, name, keys):
 
 def inbox_like(algorithm, start, server):
     """An inbox of the right shapes."""
-    if isinstance(algorithm, OnGraph):
+    if algorithm.networked:
         algorithm = replace(algorithm, info=algorithm.info._replace(neighbours=((1, 2), (0, 2), (0, 1))))
     return algorithm.broadcast(algorithm.init_server(start, 3, np.array(0, np.uint64)), 1, np.array(0))
 

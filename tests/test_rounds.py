@@ -12,7 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import small, state_of
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import Closes, KnowsClientModels, NeedsEveryClient, ServerMetrics
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import CLIENTS
 from twinflower.clients.shell import AlgorithmClient
@@ -31,10 +30,10 @@ EVERYONE = {"clients.per-round": 0, "rounds": 4}
 
 @pytest.fixture
 def borrow(monkeypatch):
-    """Let FedPDM have abilities that it does not need: classes, and the methods they ask for."""
+    """Let FedPDM have attributes and methods of `Algorithm` that it does not need."""
 
-    def lend(*abilities, **methods):
-        algorithm = dataclass(frozen=True)(type("FedPDM", (FedPDM, *abilities), methods))
+    def lend(**attributes):
+        algorithm = dataclass(frozen=True)(type("FedPDM", (FedPDM,), attributes))
         monkeypatch.setitem(ALGORITHMS, "fedpdm", algorithm)
         monkeypatch.setattr(STRATEGIES["fedpdm"], "algorithm_class", algorithm)
         monkeypatch.setattr(CLIENTS["fedpdm"], "algorithm_class", algorithm)
@@ -46,7 +45,7 @@ def borrow(monkeypatch):
 
 @pytest.fixture
 def needs_all(borrow):
-    borrow(NeedsEveryClient)
+    borrow(needs_every_client=True)
 
 
 @pytest.mark.usefixtures("needs_all")
@@ -86,7 +85,7 @@ def test_a_method_that_needs_everybody_samples_nobody():
 
 
 def test_the_last_inbox_finishes_every_state(borrow):
-    borrow(Closes, finish=lambda self, state, inbox: state._replace(dual=inbox.x0))
+    borrow(closes=True, finish=lambda self, state, inbox: state._replace(dual=inbox.x0))
     setup = small("fedpdm")
     grid = Lossy(setup, [(3, 6)], losses=1)
     result = run_strategy(setup, grid, "inprocess")
@@ -149,8 +148,7 @@ def test_unequal_shares_spend_the_target_exactly():
 def test_columns_of_a_methods_own(tmp_path, borrow, stacked):
     points = np.stack([np.full(650, 1.0), np.full(650, 3.0)])
     borrow(
-        ServerMetrics,
-        KnowsClientModels,
+        server_columns=("slack",),
         server_metrics=lambda self, server: {"slack": server.x0.sum(-1)},
         client_models=lambda self, server: np.broadcast_to(points, (*server.x0.shape[:-1], 2, 650)),
     )

@@ -11,7 +11,6 @@ from problems import VARIANTS, small
 
 from twinflower import audit
 from twinflower.algorithms import ALGORITHMS, FedAvg
-from twinflower.algorithms.abilities import Constrained
 from twinflower.clients import CLIENTS
 from twinflower.data.columns import Range
 from twinflower.errors import DataError, SettingError
@@ -345,9 +344,7 @@ def transcribed(setup):
     return replace(setup, objective=own, dataset=data)
 
 
-ON_LINEAR = [
-    name for name, keys in VARIANTS.items() if not issubclass(ALGORITHMS[keys["algorithm"]], Constrained)
-]
+ON_LINEAR = [name for name, keys in VARIANTS.items() if not ALGORITHMS[keys["algorithm"]].constrained]
 
 
 @pytest.mark.parametrize("variant", ON_LINEAR)

@@ -7,7 +7,6 @@ import pytest
 from numpy.testing import assert_allclose
 from problems import small
 
-from twinflower.algorithms.abilities import client_models
 from twinflower.errors import SettingError
 from twinflower.simulation.cli import tune_
 from twinflower.simulation.runs.setup import prepare_seeds
@@ -177,7 +176,7 @@ def test_the_node_objective_is_the_mean_over_the_clients_own_models(scores, tmp_
         for training, held in (held_out(s, 0.2) for s in setups):
             one = cohort.Cohort([training])
             *_, end = one.rounds(40)
-            models = client_models(one.algorithm, end.server)
+            models = one.algorithm.client_models(end.server)
             models = one.models(end.server) if models is None else models
             assert len(models) == (8 if curve is nodes else 1)
             values += [training.objective.value(x, held) for x in models]

@@ -6,13 +6,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import SMALL, VARIANTS, first_variant, keywords, methods_of, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import (
-    Constrained,
-    DoublesRegulariser,
-    NeedsEveryClient,
-    OnGraph,
-    PersonalModels,
-)
 from twinflower.algorithms.base import LocalMethod
 from twinflower.errors import SettingError
 from twinflower.problems.central import minimise
@@ -26,7 +19,7 @@ from twinflower.simulation.settings.reader import merge
 from twinflower.simulation.tuning.grid import held_out
 
 UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
-PERSONAL = methods_of(PersonalModels)  # the mean of their models is no optimum
+PERSONAL = methods_of("personal")  # the mean of their models is no optimum
 BOTH = [name for name, algorithm in ALGORITHMS.items() if algorithm.weightings == ("clients", "rows")]
 
 
@@ -36,7 +29,7 @@ def test_who_takes_which(algorithm):
     assert algorithm.weightings in [("clients", "rows"), ("clients",), ("rows",)]
     if issubclass(algorithm, LocalMethod):
         assert algorithm.weightings == ("clients", "rows")
-    if issubclass(algorithm, OnGraph | NeedsEveryClient):
+    if algorithm.networked or algorithm.needs_every_client:
         assert algorithm.weightings == ("clients",)
 
 
@@ -110,7 +103,7 @@ HARDER = [
 ONE_STEP = [
     (first_variant(name), SPARSE | {"local.max-steps": 1})
     for name in BOTH
-    if name not in PERSONAL and not issubclass(ALGORITHMS[name], DoublesRegulariser | Constrained)
+    if name not in PERSONAL and name not in methods_of("doubles_regulariser") + methods_of("constrained")
 ]
 
 

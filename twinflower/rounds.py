@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .algorithms.abilities import Closes, NeedsEveryClient, OnGraph
 from .algorithms.algorithm import Algorithm
 from .arrays import Array, Index, Mask, all_finite
 from .client_states import ClientStates, at_places
@@ -109,7 +108,7 @@ def rounds(
     noise: the noise of a private run (`SimulatedNoise`); None adds none. seed: the seed of the batches and of the
     algorithm's public coins, or seeds (S,) for stacked runs. block: the largest number of clients computed at once, so
     that their arrays fit the processor's cache; 0 computes all at once. begin: an outcome to continue from. If the
-    algorithm implements `Closes`, its clients receive one more inbox after the last round. Raises RunError if the run
+    algorithm `closes`, its clients receive one more inbox after the last round. Raises RunError if the run
     diverges, and SettingError if the objective does not take the weights of the rows.
     """
     check_weights(problem.objective, problem.shards.row_weights)
@@ -120,7 +119,7 @@ def rounds(
         at = loop.round(Outcome(round_, at.server, at.states, sampling(round_)))
         yield at
     _check_model(algorithm, at.server, at.round)
-    if isinstance(algorithm, Closes):
+    if algorithm.closes:
         close(algorithm, at)
 
 
@@ -186,7 +185,7 @@ class _Loop:
             return at.server
         server = self.algorithm.server_update(at.server, uploads, counted, at.round)
         # a network's model is a mean of finite messages, which seldom overflows: checked after the last round only
-        if not isinstance(self.algorithm, OnGraph):
+        if not self.algorithm.networked:
             _check_model(self.algorithm, server, at.round)
         return server
 
@@ -197,7 +196,7 @@ class _Loop:
         if isinstance(self.seed, np.ndarray):
             raise Uneven
         finite = np.all([np.isfinite(a).reshape(len(a), -1).all(-1) for a in uploads], axis=0)
-        if not finite.any() or isinstance(self.algorithm, NeedsEveryClient):
+        if not finite.any() or self.algorithm.needs_every_client:
             count = f"{len(finite) - finite.sum()} of {len(finite)}"
             raise RunError(
                 f"round {round_}: {count} updates are not finite; the run diverged: lower step-size"
@@ -210,7 +209,7 @@ class _Loop:
             return finite
         places = np.arange(len(at.clients))[finite]
         missing = self.lost(at.round, at.clients[places])
-        if missing.any() and isinstance(self.algorithm, NeedsEveryClient):
+        if missing.any() and self.algorithm.needs_every_client:
             name = self.algorithm.name
             raise RunError(
                 f"round {at.round}: {name} needs all clients, and the replies of {missing.sum()} are lost"

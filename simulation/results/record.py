@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.algorithms.abilities import Constrained, PersonalModels, ServerMetrics, client_models
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
@@ -160,9 +159,9 @@ def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str,
         return np.asarray(array if seed is None else array[seed])
 
     algorithm, server = setup.method, setup.own(server)
-    metrics = algorithm.server_metrics(server) if isinstance(algorithm, ServerMetrics) else {}
+    metrics = algorithm.server_metrics(server)
     row = {name: float(of_seed(value)) for name, value in metrics.items()}
-    points = client_models(algorithm, server)
+    points = algorithm.client_models(server)
     x = of_seed(algorithm.model(server)).astype(np.float64, copy=False)
     if points is not None:
         points = of_seed(points).astype(np.float64, copy=False)
@@ -192,7 +191,7 @@ class Ending(NamedTuple):
 class Result:
     """A run that has ended, successfully (with a model) or not (with a failure, one sentence).
 
-    points (N, d): the clients' own models, for methods whose server knows them (`abilities.KnowsClientModels`). scores:
+    points (N, d): the clients' own models, for methods whose server knows them (`Algorithm.client_models`). scores:
     the counts by bin of the last evaluation at the clients. information: the sums of all clients from which standard
     errors follow; missing: why there are none although the run asks for them. by_site: without privacy, the last
     model's scores on the rows that the clients hold out.
@@ -241,7 +240,7 @@ class Result:
     def _satisfied(self, metrics: dict[str, Any]) -> bool | None:
         """Whether the last row satisfies the constraints; None for a run without constraints or without a model."""
         algorithm = self.setup.method
-        if self.model is None or not isinstance(algorithm, Constrained):
+        if self.model is None or not algorithm.constrained:
             return None
         return algorithm.satisfied(metrics)
 
@@ -260,7 +259,7 @@ class Result:
         ):
             return None
         count = setup.config.clients.count
-        models = self.points if isinstance(setup.method, PersonalModels) else [x] * count
+        models = self.points if setup.method.personal else [x] * count
         assert models is not None  # its server knows them
         return [
             finite(float(setup.objective.score(own, setup.shards.rows(i)))) for i, own in enumerate(models)

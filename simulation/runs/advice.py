@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from twinflower.algorithms.abilities import DoublesRegulariser, Forecasts
 from twinflower.algorithms.base import LocalMethod
 from twinflower.arrays import Index, Labels
 from twinflower.data.sets import OWN, Data
@@ -45,8 +44,6 @@ def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
         else None
     )
     workload = setup.schedule.workload(int(setup.partition.sizes.min()))
-    if not isinstance(setup.method, Forecasts):
-        return []
     return setup.method.forecast(plan.bounds, float(plan.multipliers.max()), workload, setup.start, away)
 
 
@@ -90,7 +87,7 @@ def _doubled(setup: Setup) -> list[str]:
     """A warning if the method counts h twice, which matters unless h is an indicator."""
     h = setup.regulariser
     inner = h.inner if isinstance(h, OnPart) else h
-    if not isinstance(setup.method, DoublesRegulariser) or isinstance(inner, Zero | Box | Ball | Support):
+    if not setup.method.doubles_regulariser or isinstance(inner, Zero | Box | Ball | Support):
         return []
     return [
         f"warning: {setup.method.name} applies the regulariser at the clients and at the server, so the run ends near "

@@ -8,7 +8,6 @@ from functools import cached_property
 import numpy as np
 
 from twinflower.algorithms import Algorithm
-from twinflower.algorithms.abilities import ModelMetrics
 from twinflower.arrays import Array
 from twinflower.data.dataset import Dataset
 from twinflower.problems.batches import Shards
@@ -86,7 +85,7 @@ class Central:
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none,
         or if rows of several sites are not comparable."""
-        if not (isinstance(self.method, ModelMetrics) and self.has_score):
+        if not (self.method.model_columns and self.has_score):
             return {}
         return self.method.model_metrics(x, self.objective, self._training)
 

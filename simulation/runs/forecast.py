@@ -5,7 +5,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from twinflower.algorithms.abilities import at_stake
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan
@@ -66,7 +65,7 @@ def _spread(setup: Setup, client: int, round_: int) -> float:
     """sigma / noise multiplier of a client's release, which depends on its number of rows and of neighbours."""
     workload = setup.schedule.workload(int(setup.partition.sizes[client]))
     release = setup.algorithm.release(cast(Plan, setup.plan).bounds, workload, round_)
-    return release.spread * at_stake(setup.algorithm, client, round_)
+    return release.spread * setup.algorithm.sensitivity_ratio(client, round_)
 
 
 def _used(setup: Setup, round_: int, client: int) -> Used:
@@ -75,7 +74,7 @@ def _used(setup: Setup, round_: int, client: int) -> Used:
     release = setup.algorithm.release(
         plan.bounds, setup.schedule.workload(int(setup.partition.sizes[client])), round_
     )
-    stake = at_stake(setup.algorithm, client, round_)
+    stake = setup.algorithm.sensitivity_ratio(client, round_)
     return Used(
         round_,
         client,

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from twinflower.algorithms.abilities import PersonalModels
 from twinflower.arrays import Array
 from twinflower.clients.counts import PrivateEvaluation
 from twinflower.data.columns import Target
@@ -56,7 +55,7 @@ def columns(setup: Setup) -> Sequence[str]:
     scores = SCORE_COLUMNS if own.bins else ()
     if setup.plan:
         return (*private_columns(own.loss_bound), *scores)
-    personal = (OWN_MODEL,) if isinstance(setup.method, PersonalModels) else ()
+    personal = (OWN_MODEL,) if setup.method.personal else ()
     return (*COLUMNS, *personal, *scores, *(ERROR_COLUMNS if own.errors else ()))
 
 

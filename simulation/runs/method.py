@@ -7,7 +7,6 @@ from typing import Any, cast
 import numpy as np
 
 from twinflower.algorithms import Algorithm
-from twinflower.algorithms.abilities import DrawsSteps, NeedsEveryClient, RestrictsObjective
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.arrays import Array, Index
 from twinflower.errors import require
@@ -29,8 +28,7 @@ def build_method(config: Config, objective: Model, sizes: Index, neighbours: Nei
     """The algorithm for clients with these numbers of rows (N,); SettingError if it does not fit the objective."""
     algorithm = replace(config.method, regulariser=regulariser_of(config, objective))
     algorithm = _with_info(algorithm, config, sizes, neighbours)
-    if isinstance(algorithm, RestrictsObjective):
-        algorithm.check(objective)
+    algorithm.check(objective)
     check_clipping(objective, algorithm.privacy)
     for layout in (algorithm.inbox, algorithm.upload):
         layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
@@ -66,11 +64,11 @@ def regulariser_of(config: Config, objective: Model) -> Regulariser:
 def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours) -> Algorithm:
     """The algorithm with the public run information; SettingError if it needs every client but clients are sampled."""
     require(
-        not isinstance(algorithm, NeedsEveryClient) or config.sampled == config.clients.count,
+        not algorithm.needs_every_client or config.sampled == config.clients.count,
         f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
         f"{config.clients.per_round} of {config.clients.count}",
     )
-    key = config.seed if isinstance(algorithm, DrawsSteps) else 0
+    key = config.seed if algorithm.draws_steps else 0
     info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
     by_rows = weighting_of(config, algorithm) == "rows"
     return with_sizes(replace(algorithm, info=info), sizes if by_rows else ())

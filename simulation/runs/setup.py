@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from twinflower.algorithms import Algorithm
-from twinflower.algorithms.abilities import PersonalModels
 from twinflower.arrays import Array, Labels
 from twinflower.data.columns import Counts, Label, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
@@ -267,7 +266,7 @@ def _check_standard_errors(setup: Setup) -> None:
     """Raise SettingError for a model whose coefficients have no standard errors in the units of the columns."""
     d, rows = setup.objective.d, int(setup.partition.sizes.sum())
     require(
-        not isinstance(setup.method, PersonalModels),
+        not setup.method.personal,
         f"evaluation.standard-errors needs a method that fits one model to all sites; got {setup.method.name}",
     )
     require(

@@ -13,8 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from twinflower.algorithms.abilities import DrawsSteps, client_models, personal_models
-from twinflower.algorithms.algorithm import Algorithm
+from twinflower.algorithms.algorithm import Algorithm, personal_models
 from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
@@ -129,7 +128,7 @@ class Cohort:
 
     def points(self, server: Any) -> list[Array | None]:
         """The clients' own models (N, d) for each seed; None if the server does not know them."""
-        points = client_models(self.setups[0].method, self.setups[0].own(server))
+        points = self.setups[0].method.client_models(self.setups[0].own(server))
         if points is None or self.alone:
             return [points] * len(self.setups)
         return list(points)
@@ -191,7 +190,10 @@ def _stackable(setup: Setup) -> bool:
 
     Not if each draws its own numbers of local steps, if the schema has private ranges, or if the server sees only sums.
     """
-    return not isinstance(setup.algorithm, DrawsSteps | Summed) and not setup.dataset.unscaled
+    return (
+        not (setup.algorithm.draws_steps or isinstance(setup.algorithm, Summed))
+        and not setup.dataset.unscaled
+    )
 
 
 def _together(

@@ -9,7 +9,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from twinflower.algorithms.abilities import client_models
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
 from twinflower.strategies import StarStrategy
@@ -61,7 +60,7 @@ def run_strategy(
                 training=training,
             )
         model = setup.algorithm.model(strategy.server)
-        points = client_models(setup.method, setup.own(strategy.server))
+        points = setup.method.client_models(setup.own(strategy.server))
         sums = server.standard_errors(setup, strategy, model)
     except RunError as error:
         if isinstance(error, AbsentError) and checkpoints and checkpoints.every:

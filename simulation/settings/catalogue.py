@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import OnGraph
 from twinflower.arrays import PRECISIONS
 from twinflower.data.partitioners import PARTITIONERS
 from twinflower.data.sets import SOURCES
@@ -22,7 +21,7 @@ from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
 
 Choices = Mapping[str, Value]
 
-NETWORKED = tuple(name for name, method in ALGORITHMS.items() if issubclass(method, OnGraph))
+NETWORKED = tuple(name for name, method in ALGORITHMS.items() if method.networked)
 STEPPING = tuple(name for name, method in ALGORITHMS.items() if method.takes_local_steps)
 _FURTHER: dict[str, dict[str, tuple[str, ...]]] = {  # keys that also depend on a choice in another section
     "local.max-steps": {"algorithm": STEPPING},

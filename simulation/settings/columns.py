@@ -2,7 +2,6 @@
 show."""
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import columns_of
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
 from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, OWN_MODEL, SCORE_COLUMNS
 from twinflower.models.survival import Curve
@@ -35,7 +34,7 @@ EXTRA_COLUMNS = (
     "support_f1",
     OWN_MODEL,
     *SITE_COLUMNS,
-    *dict.fromkeys(name for algorithm in ALGORITHMS.values() for name in columns_of(algorithm)),
+    *dict.fromkeys(name for kind in ALGORITHMS.values() for name in kind.server_columns + kind.model_columns),
 )
 GAP = "gap"  # of figures only: the objective above the lowest in the panel (`simulation.report.series`)
 SIGNED_COLUMNS = {

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from twinflower.algorithms.abilities import Constrained
 from twinflower.data.features import EACH
 from twinflower.data.partitioners import PARTITIONERS, Sizes
 from twinflower.data.sets import OWN, TABLES, OwnData, TableData
@@ -61,7 +60,7 @@ def _check_whole_sites(config: Config) -> None:
         f"{config.privacy.mode} and {config.local.batch_size}",
     )
     require(
-        not config.evaluation.reference and not isinstance(config.method, Constrained),
+        not config.evaluation.reference and not config.method.constrained,
         f"objective '{STRATIFIED_COX}' is not a mean over all rows: set evaluation.reference to false, and choose "
         f"a method without bounds on losses; got {config.algorithm}",
     )
@@ -227,7 +226,7 @@ def _check_own(config: Config, data: OwnData) -> None:
         "evaluation.held-out, the part of every site's rows that it evaluates on",
     )
     require(
-        bool(data.file) or not (config.evaluation.reference or isinstance(config.method, Constrained)),
+        bool(data.file) or not (config.evaluation.reference or config.method.constrained),
         f"evaluation.reference and the bounds of {config.algorithm} are computed on rows of the server: set data.file",
     )
     require(min(sizes) > 0, f"partition.sizes must be above 0; got {sizes}")

@@ -23,9 +23,7 @@ from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, at_least, between, check_choice, one_of
 from ..work import LocalWork, no_noise
-from .abilities import BoundsRounding, SumsUp, length
-from .algorithm import NO_INFO, RunInfo
-from .layout import Layout
+from .algorithm import NO_INFO, RunInfo, length
 from .local import LocalEnd, Subgradient, decayed, local_steps
 from .messages import Messages, check_mode
 
@@ -46,7 +44,7 @@ FinalModel = Annotated[
 
 
 @dataclass(frozen=True)
-class LocalMethod(Messages, BoundsRounding, SumsUp):
+class LocalMethod(Messages):
     """A method whose clients take local gradient steps from x0.
 
     info.sizes: the clients' numbers of rows N_i if F = sum_i (N_i / N) f_i (weighting = "rows"). The server then
@@ -78,6 +76,7 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
     info: RunInfo = field(default=NO_INFO, kw_only=True)
 
     takes_local_steps: ClassVar[bool] = True
+    works_on_sums: ClassVar[bool] = True
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient")
 
@@ -163,11 +162,6 @@ class LocalMethod(Messages, BoundsRounding, SumsUp):
             "trust sum needs privacy public-state, or gradient with one local step, so that the sites' noise adds up; "
             f"got privacy {self.privacy} with {steps} steps",
         )
-
-    @property
-    def state(self) -> Layout:
-        """The layout of a client's stored state."""
-        raise NotImplementedError
 
     def weight(self, clients: Index, num_clients: int) -> Array | float:
         """The sum of p_i over clients (..., K), their weights in F among all num_clients clients: a number, or (..., 1)

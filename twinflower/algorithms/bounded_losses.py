@@ -23,18 +23,18 @@ from ..problems.constraints import (
 from ..problems.interfaces import Batch, RowLosses, WeighsRows
 from ..problems.objectives import mean_over
 from ..settings import Setting, at_least
-from .abilities import Constrained, RestrictsObjective
+from .algorithm import Algorithm
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoundedLosses(Constrained, RestrictsObjective):
+class BoundedLosses(Algorithm):
     """The settings of the bounds.
 
     constraints: see `twinflower.problems.constraints`. tolerance: the excess over a bound up to which the constraint
     counts as satisfied at the end. loss_clip: losses are clipped to [0, loss_clip]; 0 = no clipping.
     """
 
-    name: ClassVar[str]
+    constrained: ClassVar[bool] = True
     model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess")
 
     constraints: Annotated[

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..privacy.accountant import advanced_share, basic_share, classical_noise_multiplier
-from ..privacy.load import PlansNoise
 from ..settings import Setting, one_of
 from .zcdp_nfl import LinearisedADMM
 
@@ -17,7 +16,7 @@ _SHARES = {"basic": basic_share, "advanced": advanced_share}
 
 
 @dataclass(frozen=True)
-class DPNFL(LinearisedADMM, PlansNoise):
+class DPNFL(LinearisedADMM):
     """zCDP-NFL's settings without budget_ratio, and composition: "basic" or "advanced"."""
 
     name: ClassVar[str] = "dp-nfl"

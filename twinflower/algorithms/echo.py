@@ -10,16 +10,16 @@ client. On arrays they are kept even if no reply can be lost: without them a rou
 up to 2 % faster.
 
 A client that loses its whole state (a new node without the stored state) would start from zero, and the mean would be
-off by the lost value. Therefore these methods are `abilities.NeedsClientState`, and the server rejects the replies of
+off by the lost value. Therefore these methods are `Algorithm.needs_client_state`, and the server rejects the replies of
 such a client.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, of_clients
-from .abilities import NeedsClientState
+from .algorithm import Algorithm
 from .layout import FloatCount, Layout, Point
 
 
@@ -41,9 +41,11 @@ def vectors_of(count: int) -> Layout:
 TENTATIVE, PAIR = vectors_of(1), vectors_of(2)
 
 
-class Echoed(NeedsClientState):
+class Echoed(Algorithm):
     """A method whose state is a `Tentative`, and whose server counts every reply that arrives. (That of a networked
     method does not count replies of clients that it has removed.)"""
+
+    needs_client_state: ClassVar[bool] = True
 
 
 def unsent(variable: Array) -> Tentative:

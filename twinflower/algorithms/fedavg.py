@@ -28,7 +28,6 @@ from ..errors import require
 from ..problems.regularisers import Zero
 from ..settings import FRACTION, Setting
 from ..work import LocalWork, Report
-from .abilities import AveragesModels
 from .messages import NOTHING, Nothing, Upload
 from .server_prox import ServerProx
 
@@ -69,8 +68,10 @@ class Averaging(ServerProx):
 
 
 @dataclass(frozen=True)
-class PlainAveraging(Averaging, AveragesModels):
+class PlainAveraging(Averaging):
     """FedAvg's mathematics, shared with FedProx, whose local steps have a proximal term in addition."""
+
+    averages_models: ClassVar[bool] = True
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start."""

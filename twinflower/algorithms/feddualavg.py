@@ -54,8 +54,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds
 from ..problems.regularisers import Zero, prox_each
 from ..work import LocalWork
-from .abilities import length
-from .algorithm import to_nodes
+from .algorithm import length, to_nodes
 from .layout import Amount, Layout, Thinned
 from .messages import Upload
 from .proximal_steps import ProximalSteps

@@ -43,7 +43,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Batch
 from ..problems.regularisers import Zero, prox_each
 from ..work import LocalWork
-from .abilities import DoublesRegulariser, length
+from .algorithm import length
 from .messages import Upload
 from .proximal_steps import ProximalSteps
 
@@ -57,11 +57,12 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedMiD(ProximalSteps, DoublesRegulariser):
+class FedMiD(ProximalSteps):
     """FedMiD with the settings of `proximal_steps.ProximalSteps`."""
 
     name: ClassVar[str] = "fedmid"
     title: ClassVar[str] = "FedMiD: the prox of h in the local steps and at the server"
+    doubles_regulariser: ClassVar[bool] = True
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start."""

@@ -16,13 +16,12 @@ from ..problems.interfaces import Batch, Bounds
 from ..problems.objectives import Penalised
 from ..problems.regularisers import Zero
 from ..settings import Setting, at_least, one_of
-from .abilities import ServerMetrics
 from .base import LocalMethod
 from .bounded_losses import BoundedLosses
 
 
 @dataclass(frozen=True)
-class Switching(LocalMethod, BoundedLosses, ServerMetrics):
+class Switching(LocalMethod, BoundedLosses):
     """The settings of `LocalMethod` (`missing` and `sensitivity` have no effect) and of `BoundedLosses`, and these.
 
     minimise: the group whose mean loss is f; "none" leaves the objective's penalty alone. threshold: epsilon in (4).

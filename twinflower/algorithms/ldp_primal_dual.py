@@ -31,8 +31,7 @@ from ..privacy.release import Rounding
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..work import LocalWork, Report
-from .abilities import BoundsRounding, Closes, KnowsClientModels, NeedsClientState, NeedsEveryClient, length
-from .algorithm import to_nodes
+from .algorithm import length, to_nodes
 from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .ldp_rounds import UnequalRounds
@@ -55,9 +54,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LDPPrimalDual(
-    UnequalRounds, Dense, NeedsEveryClient, NeedsClientState, Closes, KnowsClientModels, BoundsRounding
-):
+class LDPPrimalDual(UnequalRounds, Dense):
     """The method; its settings are in `ldp_rounds.UnequalRounds`."""
 
     name: ClassVar[str] = "ldp-primal-dual"
@@ -65,6 +62,9 @@ class LDPPrimalDual(
 
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
     takes_local_steps: ClassVar[bool] = False
+    needs_every_client: ClassVar[bool] = True
+    needs_client_state: ClassVar[bool] = True
+    closes: ClassVar[bool] = True
 
     state = Layout(State, Point("sent"), Point("dual"), Point("x"))
 

@@ -15,8 +15,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
 from ..settings import Rule, Setting, at_least, check_settings, one_of
-from .abilities import Forecasts, SumsUp
-from .algorithm import NO_INFO, RunInfo
+from .algorithm import NO_INFO, Algorithm, RunInfo
 from .ldp_outlook import in_words, look_out, warnings
 from .messages import check_mode
 
@@ -24,7 +23,7 @@ _STEPS = Rule("above 0 and below 4/3", lambda v: 0 < v < 4 / 3)
 
 
 @dataclass(frozen=True)
-class UnequalRounds(Forecasts, SumsUp):
+class UnequalRounds(Algorithm):
     """The settings of `ldp_primal_dual.LDPPrimalDual`.
 
     step_size: gamma in (0, 4/3). The theory requires at most 1/4; gamma = 1 is proximal gradient descent on all rows.
@@ -37,6 +36,7 @@ class UnequalRounds(Forecasts, SumsUp):
     """
 
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state")
+    works_on_sums: ClassVar[bool] = True
 
     regulariser: Regulariser = ZERO
     info: RunInfo = NO_INFO

@@ -17,7 +17,7 @@ from ..randomness import stream
 from ..settings import SHARE, Setting, check_choice, check_settings, one_of
 from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
 from ..work import Report
-from .algorithm import to_nodes
+from .algorithm import Algorithm, to_nodes
 from .averaging import mean_of_senders
 from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
 
@@ -44,7 +44,7 @@ Ratio = Annotated[float, Setting("share of entries that a client sends", SHARE)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Messages:
+class Messages(Algorithm):
     """Settings of the messages.
 
     uplink, uplink_ratio: "top-k" or "rand-k" and the share alpha_U of entries sent. downlink_ratio: share alpha_D of
@@ -165,7 +165,7 @@ NOTHING = Layout(Nothing)
 VECTOR = Layout(Vector, Point("x"))
 
 
-class Dense:
+class Dense(Algorithm):
     """The layouts of a method that sends one dense vector in each direction."""
 
     @property

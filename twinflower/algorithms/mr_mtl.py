@@ -39,7 +39,6 @@ from ..errors import SettingError, require
 from ..problems.regularisers import Zero
 from ..settings import Setting, at_least
 from ..work import LocalWork, Report
-from .abilities import PersonalModels
 from .averaging import mean_of_senders
 from .base import LocalMethod, check_pull
 from .messages import VECTOR, Upload, Vector
@@ -57,12 +56,14 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MRMTL(LocalMethod, PersonalModels):
+class MRMTL(LocalMethod):
     """MR-MTL with FedAvg's settings, and mean_pull >= 0, the lambda above, with mean_pull * step_size < 2. `uplink` and
     `missing` have no effect. With final_model = "tail-mean" every client's model is a mean over the last rounds."""
 
     name: ClassVar[str] = "mr-mtl"
     title: ClassVar[str] = "MR-MTL: a model for every client, pulled towards the mean of all models"
+
+    personal: ClassVar[bool] = True
 
     mean_pull: Annotated[float, Setting("weight of the pull towards the mean of all models", at_least(0))] = 0.1
 

@@ -19,14 +19,13 @@ guarantee (Theorem I requires everything except the data to be public).
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index
 from ..settings import Setting, above
 from ..work import LocalWork, Report
-from .abilities import BoundsRounding, NeedsClientState, ShrinksNoise
 from .echo import PAIR, Tentative, confirmed, tentative, unsent
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector
@@ -45,8 +44,10 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
+class NetworkedADMM(Relayed):
     """The networked settings (`relay.Relayed`), and rho > 0, the penalty of an edge."""
+
+    needs_client_state: ClassVar[bool] = True
 
     rho: Annotated[float, Setting("penalty of an edge", above(0))] = 0.1
 
@@ -101,6 +102,6 @@ class NetworkedADMM(Relayed, NeedsClientState, ShrinksNoise, BoundsRounding):
     def shrink(self, degree: Array, round_: int) -> Array:
         """The noise of clients with these degrees, as a fraction of the noise that the release was planned with."""
 
-    def at_stake(self, client: int, round_: int) -> float:
+    def sensitivity_ratio(self, client: int, round_: int) -> float:
         """`shrink` for the client's number of neighbours in the full graph, before any client is removed."""
         return float(self.shrink(np.array(len(self.info.neighbours[client])), round_))

@@ -26,7 +26,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.topologies import adjacency
 from ..work import LocalWork, Report
-from .abilities import BoundsRounding, length
+from .algorithm import length
 from .layout import Layout, Point
 from .messages import NOTHING, Nothing, Vector
 from .relay import GradientSteps, GrowingBudget, Server, rows_of_node
@@ -40,7 +40,7 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NetworkedSubgradient(GradientSteps, GrowingBudget, BoundsRounding):
+class NetworkedSubgradient(GradientSteps, GrowingBudget):
     """The method with its settings, which are those of `relay.GradientSteps` and `relay.GrowingBudget`."""
 
     name: ClassVar[str] = "networked-subgradient"

@@ -26,7 +26,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.objectives import LinearModel
 from ..work import LocalWork
-from .abilities import RestrictsObjective, length
+from .algorithm import length
 from .echo import Tentative, confirmed
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GrowingBudget
@@ -35,7 +35,7 @@ _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, for squar
 
 
 @dataclass(frozen=True)
-class PADMM(NetworkedADMM, GrowingBudget, RestrictsObjective):
+class PADMM(NetworkedADMM, GrowingBudget):
     """The method with the settings of `networked_admm.NetworkedADMM`. It uses the prox of h."""
 
     name: ClassVar[str] = "p-admm"

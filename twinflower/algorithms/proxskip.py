@@ -30,8 +30,7 @@ from ..problems.regularisers import ZERO, Regulariser
 from ..randomness import stream
 from ..settings import SHARE, Setting, above, check_choice, check_settings
 from ..work import LocalWork, Report
-from .abilities import BoundsRounding, DrawsSteps, NeedsClientState, NeedsEveryClient, length
-from .algorithm import NO_INFO, RunInfo, to_nodes
+from .algorithm import NO_INFO, RunInfo, length, to_nodes
 from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .local import local_steps
@@ -51,7 +50,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRounding):
+class ProxSkip(Dense):
     """ProxSkip with its settings. In theory step_size is at most 1/L, and the best communication_probability is sqrt(mu
     step_size) for mu-strongly convex f_i. info.key seeds the numbers of steps."""
 
@@ -59,6 +58,9 @@ class ProxSkip(Dense, NeedsEveryClient, NeedsClientState, DrawsSteps, BoundsRoun
     title: ClassVar[str] = "ProxSkip, Scaffnew: random numbers of local steps, and control variates"
     weightings: ClassVar[tuple[str, ...]] = ("clients",)
     takes_local_steps: ClassVar[bool] = True
+    needs_every_client: ClassVar[bool] = True
+    needs_client_state: ClassVar[bool] = True
+    draws_steps: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("none", "public-state")
 
     regulariser: Regulariser = ZERO

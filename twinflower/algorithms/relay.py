@@ -30,7 +30,6 @@ from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable
 from ..problems.topologies import Neighbours, adjacency, compact, connected, degrees, sums
 from ..settings import SHARE, Setting, at_least, between, check_settings
-from .abilities import OnGraph, ServerMetrics
 from .algorithm import NO_INFO, RunInfo
 from .averaging import mean_over_clients
 from .base import StepDecay, StepSize
@@ -132,14 +131,14 @@ class Relay:
 
 
 @dataclass(frozen=True)
-class Relayed(Dense, OnGraph, ServerMetrics):
+class Relayed(Dense):
     """Settings of the networked methods.
 
     tail: each client's model is the mean of its releases in this final share of the rounds; 0: its last release.
     dead_after: the number of rounds without a reply after which a client is removed; 0: never.
     """
 
-    name: ClassVar[str]
+    networked: ClassVar[bool] = True
     server_columns: ClassVar[tuple[str, ...]] = ("alive",)
 
     weightings: ClassVar[tuple[str, ...]] = ("clients",)

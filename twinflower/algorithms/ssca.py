@@ -31,7 +31,7 @@ from ..errors import require
 from ..privacy.release import Release, Rounding, gradient_release
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds, RowLosses
-from .abilities import length
+from .algorithm import length
 from .messages import Nothing, Vector
 from .surrogates import Surrogates
 

@@ -19,7 +19,6 @@ from ..problems.interfaces import Batch
 from ..problems.regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from ..work import LocalWork, Report
-from .abilities import BoundsRounding, ModelMetrics, ServerMetrics, SumsUp
 from .algorithm import NO_INFO, RunInfo, to_nodes
 from .averaging import unbiased_mean
 from .messages import NOTHING, Dense, Nothing, Vector, check_mode
@@ -28,7 +27,7 @@ Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink wit
 
 
 @dataclass(frozen=True)
-class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
+class Surrogates(Dense):
     """Settings of SSCA and constrained SSCA.
 
     averaging, step_size, step_decay: a_1, a_2 and alpha in rho_t = a_1 / t^alpha and gamma_t = a_2 / t^(alpha + 0.05),
@@ -39,6 +38,7 @@ class Surrogates(Dense, ServerMetrics, ModelMetrics, BoundsRounding, SumsUp):
 
     weightings: ClassVar[tuple[str, ...]] = ("rows",)
     takes_local_steps: ClassVar[bool] = False
+    works_on_sums: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
 
     regulariser: Regulariser = ZERO

@@ -22,7 +22,7 @@ from ..problems.interfaces import Bounds
 from ..problems.regularisers import Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
-from .abilities import length
+from .algorithm import length
 from .echo import Tentative, confirmed
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GradientSteps, GrowingBudget

@@ -17,7 +17,7 @@ SCORE_COLUMNS = ("held_out_auc", "held_out_auc_low", "held_out_auc_high", "held_
 ERROR_COLUMNS = ("held_out_r2", "held_out_mae", "held_out_rmse")
 OWN_MODEL = "own_model_accuracy"
 """The mean over the sites of the score of each site's own model, where a method gives every site one
-(`abilities.PersonalModels`)."""
+(a `personal` method)."""
 NO_BINS: ScoreBins = Bins(0)
 _ROUNDING = 1e-12  # of a sum of squares, relative
 

@@ -1,6 +1,5 @@
 """What the privacy costs of a run depend on: how often each client takes part, and what a round releases."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -26,14 +25,9 @@ class Planned(Protocol):
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """The release of a client with this workload in a round."""
 
-
-class PlansNoise(ABC):
-    """Determines the noise for a total budget by its own rule instead of by exact accounting."""
-
-    @abstractmethod
-    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float:
+    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """sigma / sensitivity of a release of weight 1, where (epsilon, delta) is the total budget of all of a client's
-        `releases`."""
+        `releases`, by the method's own rule; None for exact accounting."""
 
 
 class Shares(NamedTuple):

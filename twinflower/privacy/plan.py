@@ -26,7 +26,7 @@ from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .charges import Ledger
 from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .load import NOTHING_ELSE, Load, Participation, Planned, PlansNoise, Shares, shares_of
+from .load import NOTHING_ELSE, Load, Participation, Planned, Shares, shares_of
 from .mechanism import secret, seeded
 from .release import Release
 from .unit import ONE_RECORD, Unit
@@ -278,9 +278,9 @@ def _multipliers(target: Target, load: Load) -> Array:
 
 
 def _own_rule(target: Target, algorithm: Planned, rounds_in: Array) -> Array | None:
-    """The noise multipliers (N,) for a target by the algorithm's own accounting (`PlansNoise`), or None without one."""
-    if not target.epsilon or not isinstance(algorithm, PlansNoise):
+    """The noise multipliers (N,) for a target by the algorithm's own accounting, or None without one."""
+    if not target.epsilon:
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
     known = [algorithm.noise_multiplier(target.epsilon, target.delta, int(n)) for n in counts]
-    return np.array(known)[place]
+    return None if None in known else np.array(known, dtype=float)[place]

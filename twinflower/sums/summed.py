@@ -7,7 +7,7 @@ client keeps     nothing
        sends     the noisy part of its round, p_i v_i, as integer multiples of a cell's width modulo 2^64 (..., d)
 server keeps     the method's own state, and the state of a virtual client that is the mean of all clients
 A method calls `work.noise` once a round, on u_i = a(z_i, inbox) + v_i. Here z_i is the state that the client keeps, a
-is affine in z_i, and v_i depends on the client's rows and the inbox alone (`abilities.SumsUp` states the requirements).
+is affine in z_i, and v_i depends on the client's rows and the inbox alone (`Algorithm` states the requirements).
 The client's next state and its upload are affine in z_i and the noisy u_i, by the same map for all clients. Let z be
 the mean of the z_i, u that of the noisy u_i, and v that of the noisy v_i, with the weights p_i in F. Then
 
@@ -24,7 +24,6 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..algorithms import ALGORITHMS
-from ..algorithms.abilities import BoundsRounding, Constrained, NeedsEveryClient, SumsUp, rounding
 from ..algorithms.algorithm import Algorithm, RunInfo
 from ..algorithms.layout import Cells, Layout
 from ..algorithms.messages import NOTHING, Messages, Nothing
@@ -52,7 +51,7 @@ class Server(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Summed(NeedsEveryClient, BoundsRounding):
+class Summed(Algorithm):
     """A method whose server receives only sums.
 
     algorithm: the method. steps: the number of local steps of each client, or a single number for all clients. widths:
@@ -63,6 +62,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
     title: ClassVar[str] = "a method whose server sees sums only"
     weightings: ClassVar[tuple[str, ...]] = ("clients", "rows")
     takes_local_steps: ClassVar[bool] = True
+    needs_every_client: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("public-state", "gradient")
 
     algorithm: Any
@@ -78,17 +78,17 @@ class Summed(NeedsEveryClient, BoundsRounding):
     upload = Layout(Upload, Cells("cells"))
 
     @property
-    def regulariser(self) -> Regulariser:
+    def regulariser(self) -> Regulariser:  # type: ignore[override]
         """The regulariser h of the problem."""
         return self.algorithm.regulariser  # type: ignore[no-any-return]
 
     @property
-    def info(self) -> RunInfo:
+    def info(self) -> RunInfo:  # type: ignore[override]
         """Public information about the run."""
         return self.algorithm.info  # type: ignore[no-any-return]
 
     @property
-    def privacy(self) -> str:
+    def privacy(self) -> str:  # type: ignore[override]
         """The method's privacy mode."""
         return self.algorithm.privacy  # type: ignore[no-any-return]
 
@@ -136,7 +136,7 @@ class Summed(NeedsEveryClient, BoundsRounding):
     ) -> Rounding:
         """The method's bound, for a client that keeps nothing."""
         fresh = self.algorithm.init_client(np.zeros_like(inbox[0]))
-        return rounding(self.algorithm, fresh, inbox, bounds, workload, round_, sigma)
+        return self.algorithm.rounding(fresh, inbox, bounds, workload, round_, sigma)
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Update the server as if every client had sent the mean upload."""
@@ -160,17 +160,13 @@ class Summed(NeedsEveryClient, BoundsRounding):
 
 def check_sums(algorithm: Algorithm, steps: int) -> None:
     """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
-    known = [
-        name
-        for name, own in ALGORITHMS.items()
-        if issubclass(own, SumsUp) and not issubclass(own, Constrained)
-    ]
+    known = [name for name, own in ALGORITHMS.items() if own.works_on_sums and not own.constrained]
     require(
-        isinstance(algorithm, SumsUp),
+        algorithm.works_on_sums,
         f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
         f"choose one of {', '.join(known)} (docs/sums.md says with which settings)",
     )
-    algorithm.check_sum(steps)  # type: ignore[attr-defined]
+    algorithm.check_sum(steps)
 
 
 def weights_of(algorithm: Algorithm, clients: Index) -> Array:

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.abilities import PersonalModels
 from twinflower.data.columns import Category, Classes, Column, Label, Range, Survival, Target
 from twinflower.data.sets import DATASETS, OWN, TableData
 from twinflower.errors import DataError
@@ -270,7 +269,7 @@ def _results(sites: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> 
     if not (names or scores or held):
         return []
     headings, remark = ["site", "records"], "The names of the sites."
-    personal = issubclass(ALGORITHMS[summary["algorithm"]], PersonalModels)
+    personal = ALGORITHMS[summary["algorithm"]].personal
     model = "The site's own model" if personal else "The final model"
     if scores:
         headings.append(score_of(summary))
