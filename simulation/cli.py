@@ -190,9 +190,9 @@ def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
-    """Write report.html again from stored results, without training."""
+    """Write report.html again from stored results, without training; also the figure of a run that has none."""
     from .report.console import say
-    from .report.html.write import rewrite
+    from .report.present import rewrite
 
     say(str(rewrite(folder)))
 

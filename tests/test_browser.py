@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pages import command
 
+from twinflower.simulation.report.present import rewrite
+
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
 QUIET = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -66,7 +68,7 @@ def opened(tmp_path):
 
 
 def reports(folder):
-    return [folder / "report.html", *sorted(folder.rglob("seed-0/report.html"))]
+    return [folder / "report.html", *(rewrite(run) for run in sorted(folder.rglob("seed-0")))]
 
 
 def reading(text, code):

@@ -23,6 +23,7 @@ from twinflower.simulation.settings.catalogue import (
     CHOSEN,
     DEFAULTS,
     MAIN_JOB,
+    Declared,
     keys_of,
 )
 from twinflower.simulation.settings.experiment import read_experiment
@@ -515,3 +516,16 @@ def test_every_choice_has_its_entries_as_its_range():
     for key in CHOICES:
         assert CATALOGUE[key].key.setting.rule.holds(DEFAULTS[key])
     assert run_config({"rho": 0.1})["fedpdm.rho"] == 0.1
+
+
+def test_which_keys_have_an_effect_is_decided_once_for_equal_choices(monkeypatch):
+    """An experiment asks for every run of a curve, and for its pages and figures."""
+    asked, missing = [], Declared.missing
+    monkeypatch.setattr(
+        Declared, "missing", lambda self, choices: asked.append(self) or missing(self, choices)
+    )
+    first, again = (parse({"algorithm": "fedavg", "seed": seed}) for seed in (1, 2))
+    known = first.items()
+    asked.clear()
+    assert again.items() == known | {"seed": 2}
+    assert not asked

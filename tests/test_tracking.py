@@ -21,6 +21,7 @@ import json
 from twinflower.simulation.results.reading import read_rows, read_summary
 def note(folder):
     line = {"folder": str(folder), "rounds": len(read_rows(folder)), "accuracy": read_summary(folder)["test_accuracy"]}
+    line["files"] = [path.name for path in folder.iterdir()]
     with open("noted.jsonl", "a") as file:
         file.write(json.dumps(line) + "\\n")
 def fail(folder):
@@ -57,6 +58,7 @@ def test_every_run_is_handed_to_the_tracker_when_its_files_are_there(own, runtim
     lines = [json.loads(line) for line in Path("noted.jsonl").read_text().splitlines()]
     assert not failures and len({line["folder"] for line in lines}) == len(lines) == 2
     for line in lines:
+        assert {"figure.png", "report.html"} <= set(line["files"])
         assert line["rounds"] == len(read_rows(Path(line["folder"])))
         assert line["accuracy"] == read_summary(Path(line["folder"]))["test_accuracy"]
 

@@ -130,7 +130,7 @@ def _train(grid: Grid, setup: Setup, folder: Path) -> None:
     # Before writing, so that they are said also where the disk is full.
     say(*warnings([ending]), *evaluated(result.summary()), *guarantee([ending]))
     write_run(result, folder)
-    failures = [*filter(None, [result.failure]), *present_run(folder)]
+    failures = [*filter(None, [result.failure]), *present_run(folder, setup.config)]
     say(*_bounds(result))
     print(f"{'results of a failed run' if failures else 'results'}: {folder}", flush=True)
     if failures:

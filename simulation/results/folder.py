@@ -92,6 +92,11 @@ def curve_of(run: Path) -> Path:
     return run.parent if run.name.startswith(_SEED) else run
 
 
+def is_part(run: Path) -> bool:
+    """Whether the run in this folder is one of an experiment with several."""
+    return run.name.startswith(_SEED) and is_experiment(run.parent.parent)
+
+
 def has_config(folder: Path) -> bool:
     """Whether a run was begun in this folder."""
     return (folder / names.CONFIG).exists()

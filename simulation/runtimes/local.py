@@ -1,4 +1,4 @@
-"""The loop shared by the runtimes in this process: train every curve, and store and draw its runs."""
+"""The loop shared by the runtimes in this process: train every curve, and store and present its runs."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -54,5 +54,5 @@ def run_part(
         endings.append(result.ending())
         own = run_folder(plan, folder, curve, result.setup.config.seed)
         write_run(result, own)
-        failures += present_run(own)
+        failures += present_run(own, result.setup.config)
     return [f"{curve.label}: {ending.failure}" for ending in endings if ending.failure] + failures

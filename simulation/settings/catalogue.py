@@ -6,6 +6,7 @@ keys of an entry have an effect only if the entry is selected.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from twinflower.algorithms import ALGORITHMS
@@ -175,4 +176,10 @@ def keys_of(section: str) -> list[Declared]:
 
 def applying(choices: Choices) -> list[Declared]:
     """The keys that have an effect with these choices."""
-    return [declared for declared in CATALOGUE.values() if declared.missing(choices) is None]
+    return list(_applying(tuple(choices.items())))
+
+
+@lru_cache
+def _applying(choices: tuple[tuple[str, Value], ...]) -> tuple[Declared, ...]:
+    known = dict(choices)
+    return tuple(declared for declared in CATALOGUE.values() if declared.missing(known) is None)

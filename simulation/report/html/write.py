@@ -2,12 +2,9 @@
 
 from pathlib import Path
 
-from twinflower.errors import SettingError, require
-
 from ...results import names
 from ...results.files import write_text
-from ...results.folder import has_config, has_ended, is_experiment
-from ...results.reading import read_plan, read_title
+from ...results.reading import read_title
 from ...settings import Config
 from ...settings.experiment import Experiment
 from ..compare import Comparison
@@ -35,16 +32,6 @@ def report_begun(config: Config, folder: Path) -> Path:
 def report_comparison(found: Comparison, path: Path) -> Path:
     """Write the report on a comparison to this file; return its path."""
     return _write(page_of_comparison(found), path)
-
-
-def rewrite(folder: Path) -> Path:
-    """Write the report on the run or the experiment in this folder again; return its path."""
-    require(folder.is_dir(), f"{folder} is not a folder with results")
-    if is_experiment(folder):
-        return report_experiment(read_plan(folder), folder)
-    if has_ended(folder) or has_config(folder):
-        return report_run(folder)
-    raise SettingError(f"{folder} holds neither experiment.toml nor config.toml: give the folder of a run")
 
 
 def _write(page: Page, path: Path) -> Path:
