@@ -12,7 +12,7 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
-from .commands import Commands, assignments, end, sections, status_of
+from .commands import Commands, Force, assignments, end, output, sections, status_of
 from .penalty_commands import path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
@@ -134,17 +134,19 @@ def run(
 @app.command("tune")
 def tune_(
     experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a [grid] table")],
-    out: Annotated[Path | None, typer.Option(help="file to write; default NAME-tuned.toml here")] = None,
+    out: Annotated[Path | None, output("file to write; default NAME-tuned.toml here")] = None,
     data_dir: DataDir = "",
+    force: Force = False,
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
     from .arguments import overrides_of
     from .report.console import say
-    from .results.files import write_text
+    from .results.files import require_free, write_text
     from .tuning.grid import read_tuning, tune
 
     overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
+    require_free(path, force)
     require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
     write_text(path, tune(read_tuning(experiment, overrides), say))
     say(f"tuned: {path}")
@@ -221,9 +223,8 @@ def privacy(
     ledger: Annotated[
         Path | None, typer.Option(help="with --statement: a node's ledgers, to be shown in it, too")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="with --statement: file to write; default the screen")
-    ] = None,
+    out: Annotated[Path | None, output("with --statement: file to write; default the screen")] = None,
+    force: Force = False,
 ) -> None:
     """Show the privacy cost of a run for each client before it starts; for several curves, one line each."""
     from .arguments import deliver, plan_of, statement_on
@@ -253,8 +254,9 @@ def privacy(
 def graph(
     experiment: Annotated[Path, typer.Argument(help=_A_FILE)],
     set_: Set = None,
-    out: Annotated[Path | None, typer.Option(help="PNG to draw the graph into")] = None,
+    out: Annotated[Path | None, output("PNG to draw the graph into")] = None,
     data_dir: DataDir = "",
+    force: Force = False,
 ) -> None:
     """Show the graph of a networked method: its properties, and with --out a drawing."""
     from .arguments import plan_of
@@ -276,7 +278,7 @@ def graph(
 def predict(
     model: Annotated[Path, typer.Argument(help="folder of a run on tables, or its model.npz")],
     rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
-    out: Annotated[Path | None, typer.Option(help="CSV file to write; default the screen")] = None,
+    out: Annotated[Path | None, output("CSV file to write; default the screen")] = None,
     evaluate: Annotated[
         bool, typer.Option("--evaluate", help="compare with the labels in the table, in place of predictions")
     ] = False,
@@ -290,6 +292,7 @@ def predict(
             help='with --evaluate, times of areas under the ROC curve of a survival model, "365, 730"'
         ),
     ] = "",
+    force: Force = False,
 ) -> None:
     """Predict the labels of new rows, in the order of the rows, or measure how good the predictions are."""
     from twinflower.models.trained import load, predictions
@@ -311,11 +314,12 @@ def predict(
 def coefficients(
     model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
     out: Annotated[
-        Path | None, typer.Option(help="CSV or, by the ending .json, JSON file to write; default the screen")
+        Path | None, output("CSV or, by the ending .json, JSON file to write; default the screen")
     ] = None,
     robust: Annotated[
         bool, typer.Option("--robust", help="with the robust form of the standard errors (HC0)")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Show a linear model's coefficients in the units of its columns, with ratios of odds, rates or hazards and, if the
     run has asked for them, standard errors."""
@@ -327,7 +331,8 @@ def coefficients(
 @app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],
-    out: Annotated[Path, typer.Option(help="HTML file to write")] = Path("comparison.html"),
+    out: Annotated[Path, output("HTML file to write")] = Path("comparison.html"),
+    force: Force = False,
 ) -> None:
     """Compare finished runs, with mean and standard deviation over seeds: a table, and a report as an HTML file."""
     from .report.compare import comparison
@@ -357,13 +362,14 @@ def audit_(
         int, typer.Option(min=0, help="audit a single run, of which so many coins decide what it holds")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, max=3999, help="another one gives other runs")] = 0,
+    force: Force = False,
 ) -> None:
     """Audit the privacy claims of Flower apps by attacks. Exits with status 1 if a claim does not hold."""
     from .audit import Effort
     from .audit.command import run_all
 
     effort = Effort(counting=runs, most=most, confidence=confidence, canaries=canaries, seed=seed)
-    if not run_all(target, case or [], out and out.absolute(), effort):
+    if not run_all(target, case or [], out and out.absolute(), effort, force):
         raise typer.Exit(1)
 
 

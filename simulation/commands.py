@@ -1,8 +1,11 @@
-"""What all commands share: how they end, the closest command to an unknown one, and words that a shell completes."""
+"""What all commands share: where they write, how they end, the closest command to an unknown one, and words that a
+shell completes."""
 
 import sys
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
+import typer
 from typer.core import TyperGroup
 
 from twinflower.errors import require
@@ -20,6 +23,25 @@ class Commands(TyperGroup):
             f"there is no command '{args[0]}'; {nearest(args[0], known)}",
         )
         return super().resolve_command(ctx, args)
+
+
+def _free(ctx: typer.Context, path: Path | None) -> Path | None:
+    from .results.files import require_free
+
+    if path and not ctx.resilient_parsing:
+        require_free(path, ctx.params["force"])
+    return path
+
+
+Force = Annotated[
+    bool, typer.Option("--force", is_eager=True, help="overwrite the file to write, whatever it is")
+]
+
+
+def output(about: str) -> Any:
+    """The option of a file that a command writes, which has a parameter `force: Force`, too: without --force the
+    command ends, before it does anything, if `require_free` refuses the file."""
+    return typer.Option(help=about, callback=_free)
 
 
 def end(sentence: str, status: int) -> NoReturn:

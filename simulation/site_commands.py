@@ -7,18 +7,21 @@ import typer
 
 from twinflower.errors import require
 
+from .commands import Force, output
+
 
 def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
     label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
     event: Annotated[str, typer.Option(help="column of the event, if the label is the time until it")] = "",
     weight: Annotated[str, typer.Option(help="column of the weights of the rows, if they have any")] = "",
-    out: Annotated[Path | None, typer.Option(help="file to write the draft to; default the screen")] = None,
+    out: Annotated[Path | None, output("file to write the draft to; default the screen")] = None,
     private_ranges: Annotated[
         bool,
         typer.Option("--private-ranges", help="draft range = private for numbers, not the range of the data"),
     ] = False,
     check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
+    force: Force = False,
 ) -> None:
     """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
     from twinflower.data.draft_notes import drafted
@@ -35,7 +38,6 @@ def schema(
         check_tables(files, check)
         return
     text, notes = drafted(files, label, private_ranges, event, weight)
-    require(not (out and out.exists()), f"{out} is there already: choose another file, or remove it")
     deliver(text, out, "schema (it was made from the data, see its first lines)")
     say(*(notes if out else ()))
 
@@ -71,11 +73,12 @@ def ledger(
         Path, typer.Argument(help="folder of a node's ledgers: its state-dir, or ~/.twinflower")
     ],
     openmetrics: Annotated[
-        Path | None, typer.Option(help="file to write metrics for Prometheus to, in place of the tables")
+        Path | None, output("file to write metrics for Prometheus to, in place of the tables")
     ] = None,
     node_config: Annotated[
         str, typer.Option(help="of the node, as for check-node: with its max-epsilon, what a run may plan")
     ] = "",
+    force: Force = False,
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
     from .arguments import show_ledgers

@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from twinflower.errors import DiskError, RunError, TwinflowerError
+from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun
@@ -20,7 +20,7 @@ from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..report.tracking import tracker
 from ..report.words import score
 from ..results.checkpoint import Checkpoints
-from ..results.files import write_text
+from ..results.files import require_free, write_text
 from ..results.folder import claimed, has_ended, new_folder
 from ..results.record import Result
 from ..results.resume import (
@@ -141,8 +141,9 @@ def _export(file: str, run: str, result: Result) -> None:
     """Write the metrics of a run to the file, if the run has one. If it cannot be written, say so and go on."""
     try:
         if file:
+            require_free(Path(file))
             write_text(Path(file).expanduser(), of_run(run, result))
-    except DiskError as error:
+    except (DiskError, SettingError) as error:
         say(f"warning: {error}")
 
 

@@ -14,13 +14,14 @@ from typing import Any
 from twinflower.errors import SettingError, cause, require
 
 from ..report.console import say
-from ..results.files import write_text
+from ..results.files import require_free, write_text
 from .cases import Case
 from .recorder import recording
 from .report import NOT_TRIED, Report, as_html, audit_case
 from .session import Effort
 
 _DEFAULT = "cases"
+JSON, PAGE = ("audit.json", "audit.html")
 _EVERY = 10.0  # seconds between two lines of progress
 
 
@@ -85,14 +86,14 @@ def _from_name(name: str) -> ModuleType:
         raise SettingError(f"{name} cannot be imported: {cause(error)}") from None
 
 
-def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort) -> bool:
+def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort, force: bool = False) -> bool:
     """Audit the cases of a target, print the reports, and write audit.json and audit.html to the folder `out`.
 
     names: of the cases to audit; empty for all. Returns whether all claims hold as far as the attacks show. Raises
     SettingError if they do, but of a case nothing was audited.
     """
     if out:
-        _check_folder(out)
+        _check_folder(out, force)
     known = {case.name: case for case in load(target)}
     unknown = [name for name in names if name not in known]
     require(not unknown, f"{target} has no case {unknown[:1]}; its cases are {', '.join(known)}")
@@ -109,11 +110,13 @@ def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort)
     return holds
 
 
-def _check_folder(out: Path) -> None:
+def _check_folder(out: Path, force: bool) -> None:
     """Raise SettingError if the folder cannot be made, before hours of work."""
     made = next(part for part in (out, *out.parents) if part.exists())
     require(made.is_dir(), f"--out must be a folder, and {made} is a file")
     require(os.access(made, os.W_OK), f"--out must be a folder to write in, and {made} is not")
+    for name in (JSON, PAGE):
+        require_free(out / name, force)
 
 
 class _Progress:
@@ -130,9 +133,9 @@ class _Progress:
 
 def _write(reports: list[Report], out: Path, target: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    write_text(out / "audit.json", f"[{','.join(report.json() for report in reports)}]\n")
-    write_text(out / "audit.html", as_html(reports, target))
-    say(f"report: {out / 'audit.html'}")
+    write_text(out / JSON, f"[{','.join(report.json() for report in reports)}]\n")
+    write_text(out / PAGE, as_html(reports, target))
+    say(f"report: {out / PAGE}")
 
 
 def demonstrate(target: str, name: str, messages: str, pair: str, seeds: Sequence[int] = (0, 1)) -> None:

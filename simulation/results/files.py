@@ -4,13 +4,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from twinflower.errors import DiskError
+from twinflower.errors import DiskError, require
+
+_MARKS = (
+    b"<!-- written by Twinflower -->",
+    b"# HELP twinflower_",
+)  # at the beginning of our reports and metrics
 
 
 def write_text(path: Path, text: str) -> None:
     """Write the text to the file atomically: if writing fails, the file is unchanged."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def require_free(path: Path, force: bool = False) -> None:
+    """SettingError for a file that a command must not overwrite without `force`: one that is not empty and not marked
+    as a report or metrics of ours."""
+    if force or not path.expanduser().is_file():
+        return
+    with path.expanduser().open("rb") as file:
+        start = file.read(200)
+    require(
+        not start or any(mark in start for mark in _MARKS),
+        f"{path} is there already: choose another file, or overwrite it with --force",
+    )
 
 
 @contextmanager

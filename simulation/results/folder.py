@@ -12,6 +12,7 @@ from . import names
 from .lock import held, holding
 
 _SEED = "seed-"
+_WRITTEN = sorted({*names.DIGESTED, names.TITLE, names.FIGURE, names.REPORT, names.RESUME} - {names.PATH})
 _ROLES = ("command", "run")
 
 # --- a new folder
@@ -40,8 +41,18 @@ def _unused(folder: Path) -> Path:
 
 
 def require_new(folder: Path) -> None:
-    """Raise SettingError if the folder holds results."""
+    """Raise SettingError if the folder holds results, or files of another origin that a run would overwrite."""
     require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
+    foreign = [name for name in _WRITTEN if (folder / name).exists() and not _was_begun(folder)]
+    require(
+        not foreign,
+        f"{folder} has a file {''.join(foreign[:1])}, which a run would overwrite: choose another folder",
+    )
+
+
+def _was_begun(folder: Path) -> bool:
+    """Whether a command was cut off in this folder."""
+    return any((folder / name).exists() for name in (names.RUNTIME, names.LOGS, names.CHECKPOINTS))
 
 
 def _has_results(folder: Path) -> bool:
