@@ -638,8 +638,7 @@ def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
     for rows in stretched(1.0, 1e-6):
         asked = []
         objective = SimpleNamespace(
-            loss=LOGISTIC.loss,
-            stretch=LOGISTIC.stretch,
+            curvature=LOGISTIC.curvature,
             penalty_curvature=(0.0, 0.0),
             grad=lambda x, batch, asked=asked: asked.append(1) or LOGISTIC.grad(x, batch),
         )
@@ -648,12 +647,15 @@ def test_exact_steps_take_as_many_gradients_whatever_the_private_rows():
     assert counts[0] == counts[1] > 100
 
 
-@pytest.mark.parametrize("rho", [1e-4, 0.1])
-def test_exact_steps_are_exact(rho):
+@pytest.mark.parametrize(("rho", "heaviest"), [(1e-4, None), (0.1, None), (0.1, 100.0)])
+def test_exact_steps_are_exact(rho, heaviest):
     algorithm, rows, rng = on(make_graph("ring", N), PADMM, rho=rho), SHARDS.rows(0), np.random.default_rng(4)
     own, pull, least = rng.normal(size=D), rng.normal(size=D), make_objective("least-squares", D, 0)
-    hessian = rows.features.T @ rows.features / len(rows.labels) + 2 * rho * 2 * np.eye(D)
-    best = np.linalg.solve(hessian, rows.features.T @ rows.labels / len(rows.labels) - pull)
+    weights = np.full(len(rows.labels), heaviest or 1.0)
+    rows, least = rows._replace(row_weights=heaviest and weights), replace(least, heaviest=heaviest)
+    weighted = weights[:, None] * rows.features / len(weights)
+    hessian = rows.features.T @ weighted + 2 * rho * 2 * np.eye(D)
+    best = np.linalg.solve(hessian, weighted.T @ rows.labels - pull)
     ours = algorithm.primal(one_step_on(least, rows), own, pull, np.array(2.0))
     assert_allclose(ours, best, rtol=1e-10 / rho)
 

@@ -55,7 +55,7 @@ class PADMM(NetworkedADMM, GrowingBudget):
             f"a private {self.name} needs a public bound on the norm of rows: set row-norm above 0",
         )
         if public:
-            steps = int(_steps(2 * self.rho, _smoothness(objective, public**2, 2 * self.rho)))
+            steps = int(_steps(2 * self.rho, _smoothness(objective, public, 2 * self.rho)))
             require(
                 steps <= _MOST_STEPS,
                 f"rho = {self.rho:g} is too small for {self.name} here: a local problem would take {steps:,} steps, "
@@ -66,7 +66,7 @@ class PADMM(NetworkedADMM, GrowingBudget):
         """The argmin, by Nesterov's method from own, with enough steps to be exact to rounding."""
         objective, rows = work.objective, work.rows
         strong = 2 * self.rho * degree[..., None]
-        longest = rows.norms().max(-1)[..., None] ** 2 if self.privacy == "none" else self.info.row_norm**2
+        longest = rows.norms().max(-1)[..., None] if self.privacy == "none" else self.info.row_norm
         smooth = _smoothness(objective, longest, strong)
         steps, rate = _steps(strong, smooth), np.sqrt(strong / smooth)
         most, alike = int(steps.max()), steps.min() == steps.max()
@@ -94,7 +94,7 @@ class PADMM(NetworkedADMM, GrowingBudget):
         """
         _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         strong = 2 * self.rho * float(inbox.degree)
-        smooth = float(np.exp2(np.ceil(np.log2(bounds.curvature + bounds.steepest + strong))))
+        smooth = float(_power_of_two(bounds.curvature + bounds.steepest + strong))
         slope = bounds.gradient + length(pull)
         size = (slope + smooth * slope / strong) / strong + length(own)
         size *= math.sqrt(smooth / strong)
@@ -110,12 +110,13 @@ class PADMM(NetworkedADMM, GrowingBudget):
 
 
 def _smoothness(objective: Any, longest: Array | float, strong: Array | float) -> Array:
-    """A bound on the curvature of the local problem, given the squared norm of the longest row.
+    """A bound on the curvature of the local problem for rows of norm at most `longest`."""
+    return _power_of_two(objective.curvature(longest) + objective.penalty_curvature[1] + strong)
 
-    It is rounded up to a power of two, so that stacked clients have few different step sizes.
-    """
-    curvature = objective.loss.curvature_bound * objective.stretch(longest) + objective.penalty_curvature[1]
-    return np.exp2(np.ceil(np.log2(curvature + strong)))  # type: ignore[no-any-return]
+
+def _power_of_two(bound: Array | float) -> Array:
+    """The bound rounded up, so that stacked clients have few different step sizes."""
+    return np.exp2(np.ceil(np.log2(bound)))  # type: ignore[no-any-return]
 
 
 def _steps(strong: Array | float, smooth: Array) -> Index:

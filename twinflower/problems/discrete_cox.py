@@ -243,8 +243,8 @@ class DiscreteCox(LinearModel):
     def information_bounds(self, row_norm: float) -> tuple[float, float]:
         """See `LinearModel.information_bounds`: the largest norm is that of J^T J / 4, with all intervals at risk."""
         require(math.isfinite(self.loss.curvature_bound), UNBOUNDED)
-        stretch = self.outputs * row_norm**2  # eigenvalues of J J^T: 1 + stretch, and else 1
-        return self.loss.curvature_bound * math.sqrt((1 + stretch) ** 2 + self.outputs - 1), KAPPA
+        stretch = self.stretch(row_norm**2)  # the largest eigenvalue of J J^T; the others are 1
+        return self.loss.curvature_bound * math.sqrt(stretch**2 + self.outputs - 1), KAPPA
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """See `LinearModel.outer`."""

@@ -201,7 +201,7 @@ class LinearModel(Penalised, ScaledGrads):
         bounds it together with the gradient (`models.released`); SettingError if there are none."""
         require(isinstance(self.loss, BoundedLikelihood), UNBOUNDED)
         bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
-        return bound * row_norm**2, kappa
+        return bound * self.stretch(row_norm**2), kappa
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
@@ -240,8 +240,10 @@ class LinearModel(Penalised, ScaledGrads):
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds for rows of norm at most row_norm, 0 for rows of any norm; SettingError if there are none."""
-        weight, stretch = self.heaviest or 1.0, self.stretch(row_norm**2)
-        slope = weight * self.loss.slope_bound * math.sqrt(stretch) if row_norm else math.inf
+        weight = self._most
+        slope = (
+            weight * self.loss.slope_bound * math.sqrt(self.stretch(row_norm**2)) if row_norm else math.inf
+        )
         clipped = self.clip_norm * (weight if self.clips_rows else 1.0)
         gradient = min(slope, clipped or math.inf)
         bounded = math.isfinite(self.loss.slope_bound)
@@ -252,8 +254,19 @@ class LinearModel(Penalised, ScaledGrads):
         )
         # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
-        curvature = weight * self.loss.curvature_bound * stretch if smooth else math.inf
+        curvature = self.curvature(row_norm) if smooth else math.inf
         return Bounds(gradient, curvature, self.penalty_curvature, weight)
+
+    def curvature(self, longest: Any) -> Any:
+        """A bound on the curvature of a record's data loss for rows of norm at most `longest` and the heaviest weight:
+        the only place where it is stated. It is used by itself where clients use their own rows' norms, without
+        privacy."""
+        return self._most * self.loss.curvature_bound * self.stretch(longest**2)
+
+    @property
+    def _most(self) -> float:
+        """The largest factor of a row's loss."""
+        return self.heaviest or 1.0
 
 
 def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
