@@ -75,6 +75,11 @@ def test_regression_targets_are_floats():
     assert dataset.labels.dtype == dataset.test_labels.dtype == np.float64
 
 
+def test_a_data_set_may_have_no_test_rows():
+    dataset = small(test_features=np.ones((0, 3)), test_labels=np.array([], np.int64))
+    assert dataset.test_features.shape == (0, 3)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -87,7 +92,7 @@ def test_regression_targets_are_floats():
         {"test_labels": np.array([[2, 0]])},
         {"labels": np.array([0.0, np.nan, 1.0]), "num_classes": 0},
         {"features": np.eye(3)[:0], "labels": np.array([], np.int64)},
-        {"test_features": np.ones((0, 3)), "test_labels": np.array([], np.int64)},
+        {"test_features": np.ones((2, 3)), "test_labels": np.array([], np.int64)},
         {"features": np.ones(3)},
         {"features": np.ones((3, 0)), "test_features": np.ones((2, 0))},
         {"test_features": np.ones((2, 4))},

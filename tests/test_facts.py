@@ -17,8 +17,9 @@ from twinflower.models.facts import Clipped, Facts
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.facts import known
 from twinflower.simulation.runs.setup import prepare
-from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
 
 OUTPUTS = ("screen", "csv", "json", "python", "report")
@@ -151,3 +152,42 @@ def test_csv_has_one_header_for_all_kinds_and_limits_of_both_scales(tmp_path):
             ratios = [float(row[f"{name}"]) for name in ("ratio_low", "ratio", "ratio_high")]
             np.testing.assert_allclose(np.exp(numbers), ratios, rtol=1e-13)
             assert ratios == sorted(ratios)
+
+
+def test_all_rows_are_trained_on_if_none_are_held_out_for_a_test(tmp_path):
+    """Then there is no test score in any output, and the maximum is that of all rows."""
+    keys = sites(tmp_path, "logistic")[0] | {"data.test-fraction": 0}
+    del keys["data.test-file"]
+    file = tmp_path / "all.toml"
+    file.write_text("\n".join(["[run]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]))
+    folder = tmp_path / "run"
+    ran = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(folder)], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    assert "200 rows are trained on" in ran.output and "not trained on" not in ran.output
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["test_accuracy"], summary["majority_baseline"]) == (None, None)
+    assert summary["facts"]["rows"] == 200 and summary["facts"]["dropped"] == {}
+    assert "no rows are held out for a test (data.test-fraction = 0)" in shown("report", folder)
+    assert CliRunner().invoke(cli.app, ["figure", str(folder)], catch_exceptions=False).exit_code == 0
+    at_sites = prepare(parse(keys | {"evaluation.held-out": 0.2}))
+    for runtime in (inprocess.train, lambda setup: cohort.train([setup])[0]):
+        row = runtime(at_sites).rows[-1]
+        assert row["test_accuracy"] == row["held_out_accuracy"] > 0
+
+
+def test_every_row_of_the_data_is_trained_on_or_dropped_for_a_reason(tmp_path):
+    keys = sites(tmp_path, "logistic")[0]
+    del keys["data.test-file"]
+    for more in ({}, {"data.test-fraction": 0.5}, {"evaluation.held-out": 0.3}, {"data.test-fraction": 0}):
+        facts = known(prepare(parse(keys | more)))
+        assert facts.rows + sum(facts.dropped.values()) == 200
+    unequal = {
+        "data.name": "digits",
+        "partition.name": "sizes",
+        "partition.sizes": "100,200",
+        "clients.count": 2,
+    }
+    setup = prepare(parse(unequal))
+    facts = known(setup)
+    assert facts.dropped["left out by the partition"] == len(setup.dataset.labels) - 300
+    assert facts.dropped["test rows of the data set"] == len(setup.dataset.test_labels)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from twinflower.models.facts import Facts
 from twinflower.models.intervals import LEVEL
 
 from ..results.folder import has_ended, run_folder
@@ -96,7 +97,7 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
     runs = list(map(read_summary, ended))
     if not runs:
         return []
-    parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs)]
+    parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs), *_rows(runs[0])]
     printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
     return [
         "; ".join(parts),
@@ -130,6 +131,11 @@ def _lost(runs: list[dict[str, Any]]) -> list[str]:
     """The number of rejected replies over all seeds, as text; empty if there are none."""
     lost = sum(run["rejected_replies"] or 0 for run in runs)
     return [f"{lost} replies left out"] if lost else []
+
+
+def _rows(run: Mapping[str, Any]) -> list[str]:
+    """How many rows were trained on, and why not the others; empty if that is not known."""
+    return list(filter(None, [Facts.of(run["facts"] or {}).sentence]))
 
 
 def broken(plan: Experiment, out: Path) -> list[str]:

@@ -306,6 +306,7 @@ class Result:
             "privacy": self.privacy(),
             "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
             "partition": described(self.setup),
+            "facts": facts.known(self.setup).document,
             "site_names": list(self.setup.dataset.site_names) or None,
             "site_scores": self._site_scores(),
             "held_out_by_site": {f"{site}": own for site, own in self.by_site.items()} or None,

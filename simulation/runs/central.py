@@ -47,7 +47,7 @@ class Central:
     def has_score(self) -> bool:
         """Whether this process has test rows that can be scored; rows of unknown sites are not comparable if every site
         is a stratum."""
-        return self.has_rows and not self._by_site
+        return len(self.dataset.test_labels) > 0 and not self._by_site
 
     @property
     def _by_site(self) -> bool:
@@ -85,7 +85,7 @@ class Central:
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none,
         or if rows of several sites are not comparable."""
-        if not (self.method.model_columns and self.has_score):
+        if not (self.method.model_columns and self.has_rows) or self._by_site:
             return {}
         return self.method.model_metrics(x, self.objective, self._training)
 
@@ -129,7 +129,7 @@ class Central:
         return x, float(np.abs(h.part(self._mean(lambda rows: self.objective.grad(x, rows)))).max())
 
     def baseline(self) -> float | None:
-        """The test accuracy of always predicting the most frequent class; None for a regression."""
-        if not (self.dataset.num_classes and self.has_rows):
+        """The test accuracy of the most frequent class; None for a regression or without test rows."""
+        if not (self.dataset.num_classes and len(self.dataset.test_labels)):
             return None
         return majority_baseline(self.dataset.labels, self.dataset.test_labels)

@@ -11,6 +11,7 @@ from twinflower.data.partition import Partition, describe
 from twinflower.errors import DataError
 from twinflower.problems.interfaces import Batch
 
+from .facts import known
 from .setup import Setup
 
 
@@ -42,12 +43,9 @@ def _taken(setup: Setup, numbers: Index) -> Batch:
 
 def described(setup: Setup) -> str:
     """A short description of the partition, with the data set's note."""
-    data, held = setup.dataset, setup.held
-    if setup.config.data.name == OWN:
-        return data.note
-    text = describe(setup.partition, data.labels, data.num_classes)
-    others = f"{len(held.rows)} other rows of theirs are held out for evaluation" if held else ""
-    return "\n".join(filter(None, (text, others, data.note)))
+    data, here = setup.dataset, setup.config.data.name != OWN
+    text = describe(setup.partition, data.labels, data.num_classes) if here else ""
+    return "\n".join(filter(None, (text, known(setup).sentence, data.note)))
 
 
 def at_site(setup: Setup, number: int) -> Setup:

@@ -60,6 +60,7 @@ class Dataset:
 
     features, test_features   (rows, n) and (test rows, n), finite, of type dtype, C-contiguous; or `Deferred`
     labels, test_labels       (rows,) and (test rows,): int64 classes 0..num_classes-1, or finite, of type dtype
+                              (there may be no test rows)
     num_classes               0 for regression
     note                      a remark to report with results, such as that another file replaced a missing one
     standardised              whether columns or targets were scaled by statistics of the rows
@@ -97,7 +98,8 @@ class Dataset:
         for part in ("", "test_"):
             features, labels = getattr(self, part + "features"), getattr(self, part + "labels")
             if not isinstance(features, Deferred):  # those were checked when they were loaded
-                if self.name != OWN or len(labels):  # the server of a deployment may have no rows
+                needed = self.name != OWN and not part  # the server of a deployment may have no rows
+                if needed or len(labels) or len(features):
                     check_rows(f"{self.name}: {part}", features, labels, self.num_classes)
                 object.__setattr__(self, part + "features", np.ascontiguousarray(features, self.dtype))
             kind = np.int64 if self.num_classes else self.dtype

@@ -12,7 +12,7 @@ from ..arrays import DOUBLE
 from ..decimals import decimal
 from ..errors import DataError, SettingError, require
 from ..randomness import stream
-from ..settings import PROBABILITY, Setting
+from ..settings import FRACTION, Setting
 from .dataset import (
     TABLES,
     Bias,
@@ -49,7 +49,9 @@ class TableData:
     test_file: Annotated[
         str, Setting("table to test on; empty: a share of the rows of every file", unit="path")
     ] = ""
-    test_fraction: Annotated[float, Setting("that share", PROBABILITY)] = 0.2
+    test_fraction: Annotated[
+        float, Setting("that share; 0: all rows are trained on, and the server has no test score", FRACTION)
+    ] = 0.2
     range_share: RangeShare = 0.2
     bias: Bias = True
     row_norm: RowNorm = 1.0
@@ -95,14 +97,19 @@ def load_tables(data: TableData) -> Dataset:
             note += ", whose rows are trained on, too"
     else:
         parts, test = _divided(names, parts, data.test_fraction, schema.num_classes)
-        note = (
-            f"tested on {data.test_fraction:g} of the rows of every {'site' if data.site_column else 'file'}"
-        )
+        note = _tested_on(data)
     sizes = tuple(len(own.labels) for own in parts)
     if len(sizes) == 1:
         return _dataset(data, schema, Rows.stacked(parts), test, note=note)
     called = site_names(data) if data.site_column else [Path(name).name for name in names]
     return _dataset(data, schema, Rows.stacked(parts), test, note=note, sites=sizes, site_names=tuple(called))
+
+
+def _tested_on(data: TableData) -> str:
+    """Which rows a run without data.test-file is tested on."""
+    if not data.test_fraction:
+        return "no rows are held out for a test (data.test-fraction = 0), so the server measures no score"
+    return f"tested on {data.test_fraction:g} of the rows of every {'site' if data.site_column else 'file'}"
 
 
 def _by_file(data: TableData, schema: Schema) -> dict[str, Rows]:
@@ -213,7 +220,8 @@ def _finished(features: Floats, schema: Schema, data: TableData | OwnData) -> Fl
 def _divided(
     names: Sequence[str], tables: Sequence[Rows], fraction: float, num_classes: int
 ) -> tuple[list[Rows], Rows]:
-    """The training rows of each table, and the test rows of all tables together; DataError if a part is empty."""
+    """The training rows of each table, and the test rows of all tables together, none at fraction 0; DataError if
+    another fraction leaves a part empty."""
     masks = [
         held_out(own.labels if num_classes else np.zeros(len(own.labels)), fraction, stream(0, "split", site))
         for site, own in enumerate(tables)
@@ -221,7 +229,7 @@ def _divided(
     for name, mask in zip(names, masks, strict=True):
         if mask.all():
             raise DataError(f"{name} has too few rows to hold {fraction:g} of them out: set data.test-file")
-    if not any(mask.any() for mask in masks):
+    if fraction and not any(mask.any() for mask in masks):
         raise DataError(f"{fraction:g} of the rows of every table is none to test on: set data.test-file")
     parts = list(zip(tables, masks, strict=True))
     test = Rows.stacked([own.taken(mask) for own, mask in parts])

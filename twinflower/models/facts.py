@@ -86,6 +86,12 @@ class Facts(NamedTuple):
         ]
 
     @property
+    def sentence(self) -> str:
+        """How many rows were trained on, how many were not, and why; empty if that is not known."""
+        others = f"; not trained on: {_reasons(self.dropped)}" if self.dropped else ""
+        return "" if self.rows is None else f"{self.rows:,} rows are trained on{others}"
+
+    @property
     def _clipped(self) -> str:
         if self.clipped is None:
             return "not counted"

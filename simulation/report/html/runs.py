@@ -10,6 +10,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.data.columns import Category, Classes, Column, Label, Range, Survival, Target
 from twinflower.data.sets import DATASETS, OWN, TableData
 from twinflower.errors import DataError
+from twinflower.models.facts import Facts
 from twinflower.models.intervals import LEVEL
 from twinflower.models.trained import load
 
@@ -119,6 +120,8 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
         yield Fact("ROC area at the sites", number(summary["held_out_auc"], ".4f"), remark)
     if summary["held_out_rmse"] is not None:
         yield _errors(summary)
+    if summary["facts"]:
+        yield _rows(Facts.of(summary["facts"]))
     yield Fact("Objective", number(summary["objective"], ".5g"), place)
     yield Fact("Nonzero weights", number(summary["nonzeros"], ",.0f"), f"of {summary['parameters']:,}")
     yield _budget(summary["privacy"])
@@ -126,6 +129,11 @@ def _facts(summary: Mapping[str, Any], config: Config) -> Iterator[Fact]:
     yield Fact(
         "Sent by all sites", bits(summary["uplink_bits"]), f"received: {bits(received)}" if received else ""
     )
+
+
+def _rows(facts: Facts) -> Fact:
+    """How many rows were trained on, and why not the others."""
+    return Fact("Rows trained on", number(facts.rows, ",d"), facts.sentence.partition("; ")[2])
 
 
 def _time(summary: Mapping[str, Any], resumed: Sequence[int]) -> Fact:
