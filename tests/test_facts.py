@@ -40,6 +40,7 @@ def shown(output, folder):
             print(twinflower.load(folder).coefficients())
         return spaced(text.getvalue())
     file = folder / f"table.{output}"
+    file.unlink(missing_ok=True)
     words = [] if output == "screen" else ["--out", str(file)]
     done = CliRunner().invoke(cli.app, ["coefficients", str(folder), *words], catch_exceptions=False)
     return file.read_text(encoding="utf-8") if words else spaced(done.output)
