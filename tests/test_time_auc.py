@@ -1,6 +1,8 @@
 """The area under the ROC curve at a time: against its definition, in a table and at the sites."""
 
 import csv
+import itertools
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +13,9 @@ from site_files import three_sites
 from test_survival import PRIVATE, SCHEMA, patients
 from typer.testing import CliRunner
 
+from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
+from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.known_objectives import make_model
 from twinflower.models.brier import _uncensored
 from twinflower.models.evaluation import SCORE_COLUMNS
@@ -26,11 +30,14 @@ from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.rows import held_rows
+from twinflower.simulation.runs.score_bins import score_bins
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.strategies.requests import properties_request
+from twinflower.strategies.requests import evaluate_request, properties_request
 from twinflower.survival_labels import signed
 
 
@@ -309,6 +316,65 @@ def test_a_sites_policy_for_counts_by_time_holds_for_its_held_out_rows_too(polic
     own = [node | {"score-rows": 1, "score-bins": 50} | policy for node in nodes]
     reply = Deployed(config.items(), *own).answer(properties_request(1))
     assert reply.has_error() and why in str(reply.error.reason)
+
+
+@pytest.mark.parametrize(
+    ("least", "bins", "times", "ends"),
+    [
+        (1, 20, "3 x 500", {"sent"}),
+        (2, 2, "1000", {"sent"}),
+        (2, 20, "1000", {"sent", "small cells"}),
+        (20, 2, "1000", {"small margins"}),
+    ],
+)
+def test_a_site_releases_no_count_of_persons_below_its_policy(least, bins, times, ends, keys):
+    """Of the table of risks and times as it is sent, for models of the server's choice; the margins say less."""
+    asked = {"evaluation.held-out": 0.4, "evaluation.bins": bins, "evaluation.auc-times": times}
+    setup = prepare(parse(keys | asked))
+    config, nodes = at_sites(setup)
+    policy = {"score-rows": 1, "score-bins": 1000, "survival-rows": 1, "survival-cell": least}
+    grid = Deployed(config.items(), *(own | policy for own in nodes))
+    draw, seen = np.random.default_rng(0), set()
+    for round_, node in itertools.product(range(3), (1, 2)):
+        x, where = 0.3 * draw.normal(size=setup.objective.d), TimeBins(bins, times=setup_times(setup))
+        reply = grid.answer(evaluate_request(node, record_of([x]), round_, "session", where))
+        held = held_rows(setup, node - 1)
+        cells = where.counts(where.scores(setup.objective, x, held.features), held.labels)
+        if cells[cells > 0].min() >= least:
+            assert_array_equal(np.frombuffer(metrics_of(reply)["scores"]).reshape(cells.shape), cells)
+            seen.add("sent")
+        elif (cells.sum(1)[cells.sum(1) > 0] >= least).all():
+            assert f"unless there are {least} or none in every bin of risks" in reply.error.reason
+            seen.add("small cells")
+        else:
+            assert f"and {least} events or none" in reply.error.reason
+            seen.add("small margins")
+    assert seen == ends
+
+
+def setup_times(setup):
+    return score_bins(setup.config, 0).times
+
+
+def metrics_of(reply):
+    return reply.content.config_records[reply_record(EVALUATE, "metrics")]
+
+
+def test_a_run_names_the_sites_that_keep_back_their_counts(keys, caplog):
+    config, nodes = at_sites(prepare(parse(keys | AT_SITES | {"rounds": 1})))
+    policy = [
+        {"score-rows": 1, "score-bins": 50, "survival-rows": 1, "survival-cell": least} for least in (1, 2, 1)
+    ]
+    setup = prepare(config)
+    grid = Deployed(config.items(), *(own | node for own, node in zip(nodes, policy, strict=True)))
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    result = run_strategy(setup, grid, "deployment")
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert not result.failure and sorted(result.scores) == [0, 2]
+    assert (
+        "1 is not in the evaluation: error 2: this site counts no persons for evaluation.auc-times"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,10 @@ class ReplyError(TwinflowerError, ValueError):
     """A client's reply, or a server's request, does not have the expected content."""
 
 
+class WithheldError(ReplyError):
+    """A site's policy keeps back an exact sum, in a run without privacy; the message may reach the server."""
+
+
 class RunError(TwinflowerError, RuntimeError):
     """A run cannot continue: no usable replies, too few nodes, or a diverging model."""
 

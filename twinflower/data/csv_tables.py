@@ -24,7 +24,7 @@ import numpy as np
 from ..decimals import is_decimal
 from ..errors import DataError
 from ..settings import LARGEST
-from .columns import Ambiguous, Cells
+from .columns import Ambiguous, Cells, listed
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together
@@ -33,6 +33,10 @@ _NOT_CSV = "its table is not valid CSV in UTF-8"
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 DECIMALS = (".", ",")
 _EXCEL_MARK = re.compile(r'"?sep=.?"?\s*')
+# Marks without a meaning: byte order marks of joined files, zero-width spaces, marks of direction; joiners at an end
+_INVISIBLE = re.compile(
+    "[\ufeff\u200b\u200e\u200f\u2060]|(?<![^\x00-\x7f])[\u200c\u200d]|[\u200c\u200d](?![^\x00-\x7f])"
+)
 _THOUSANDS = re.compile(r"\s*[+-]?\d{1,3}(\.\d{3})+,\d+\s*")  # with points, such as 1.234,5
 
 
@@ -86,9 +90,24 @@ def read_pieces(
         next(_records(file, stream, dialect))
         while lines := list(itertools.islice(stream, _ROWS)):
             for columns, read in _columns(file, dialect, lines, stream, kinds, row, uneven):
+                _check_joined(file, header, columns, row)
                 piece = {name: columns[place] for name, place in places.items()}
                 yield _with_points(piece, numeric) if commas else piece
                 row += read
+
+
+def _check_joined(file: Path, header: Sequence[str], columns: Sequence[Cells], row: int) -> None:
+    """DataError if a row, of which `row` come before, is the header again."""
+    first = listed(columns[0])
+    for place in (
+        (place for place, cell in enumerate(first) if cell == header[0]) if header[0] in first else ()
+    ):
+        if all(str(own[place]).strip() == name for name, own in zip(header, columns, strict=True)):
+            raise DataError(
+                f"{file}, row {row + place + 1} is the header again, as where files were joined",
+                _NOT_CSV,
+                "remove it, or give the files one by one",
+            )
 
 
 def _with_points(piece: Piece, numeric: Collection[str]) -> Piece:
@@ -170,10 +189,16 @@ def _exact(
         row += len(part)
 
 
+def fields_of(lines: Iterable[str], delimiter: str, strict: bool = False) -> Iterator[list[str]]:
+    """Yield the fields of every line; spaces before a field, or before its quote, are left out. csv.Error if a line is
+    malformed, of some kinds only if strict."""
+    return csv.reader(lines, strict=strict, delimiter=delimiter, skipinitialspace=True)
+
+
 def _records(file: Path, lines: Iterable[str], dialect: Dialect, row: int = -1) -> Iterator[list[str]]:
     """Yield the fields of every line that is not blank; `row` rows come before, -1: the first line is the header."""
     try:
-        for fields in csv.reader(lines, strict=True, delimiter=dialect.delimiter):
+        for fields in fields_of(lines, dialect.delimiter, strict=True):
             if fields:
                 yield fields
                 row += 1
@@ -182,12 +207,13 @@ def _records(file: Path, lines: Iterable[str], dialect: Dialect, row: int = -1) 
 
 
 @contextmanager
-def opened_text(file: Path) -> Iterator[TextIO]:
-    """The text of a file, without Excel's line `sep=;`; DataError if it cannot be read or is not UTF-8."""
+def opened_text(file: Path) -> Iterator[Iterator[str]]:
+    """The lines of a file, without Excel's line `sep=;` and invisible marks; DataError if it cannot be read, or is not
+    UTF-8."""
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             _skip_mark(stream)
-            yield stream
+            yield map(_visible, stream)
     except OSError as error:
         raise DataError(
             f"{file} cannot be read: {error.strerror or error}", "its table cannot be read"
@@ -196,6 +222,10 @@ def opened_text(file: Path) -> Iterator[TextIO]:
         raise DataError(
             f"{file}{_undecodable(file)} is not UTF-8 text: save the table as CSV UTF-8", _NOT_CSV
         ) from None
+
+
+def _visible(line: str) -> str:
+    return line if line.isascii() else _INVISIBLE.sub("", line)
 
 
 def _skip_mark(stream: TextIO) -> None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..decimals import is_decimal
-from .csv_tables import DELIMITERS, Dialect, opened_text, with_point
+from .csv_tables import DELIMITERS, Dialect, fields_of, opened_text, with_point
 
 _LINES = 100  # from which the delimiter is recognised
 # 1,234 in a file whose fields are separated by commas, as English ones are; 1.234 in any other file
@@ -23,19 +23,16 @@ def recognised(file: Path) -> Dialect:
     do not count (`_THOUSAND`).
     """
     with opened_text(file) as stream:
-        start = stream.tell()
         lines = [line for line in itertools.islice(stream, _LINES) if line.strip()]
         delimiter = max(DELIMITERS, key=lambda mark: _fields(lines, mark))
-        stream.seek(start)
-        commas = _has_commas(
-            csv.reader(stream, delimiter=delimiter), _THOUSAND["," if delimiter == "," else "."]
-        )
+    with opened_text(file) as stream:
+        commas = _has_commas(fields_of(stream, delimiter), _THOUSAND["," if delimiter == "," else "."])
         return Dialect(delimiter, "," if commas else ".")
 
 
 def _fields(lines: list[str], mark: str) -> tuple[bool, int]:
     """Whether all lines have as many fields as the header, and more than one; and the number of these."""
-    reader, width, same = csv.reader(lines, delimiter=mark), 0, False
+    reader, width, same = fields_of(lines, mark), 0, False
     with suppress(csv.Error):  # whoever reads the table says where
         width = len(next(reader, []))
         same = all(len(fields) == width for fields in reader)

@@ -30,7 +30,7 @@ from .columns import (
 from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, with_point
 from .dialects import recognised
 from .schema import MISSING_TEXTS, Schema
-from .tables import CSV, check_names, opened
+from .tables import CSV, check_names, nested_columns, opened
 from .weights import Weight
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column
@@ -71,7 +71,8 @@ def _read(file: Path) -> Table:
     )
     found: Counts = {name: Counter() for name in header}
     thousands: Counts = {name: Counter() for name in header}
-    for piece in pieces(header):
+    nested = nested_columns(file)  # which the draft ignores, as they have no texts
+    for piece in pieces([name for name in header if name not in nested]):
         for name, cells in piece.items():
             own = listed(cells)
             if dialect and dialect.decimal == ",":

@@ -146,9 +146,19 @@ def _joined(parts: list[Floats]) -> Floats:
 
 
 def table_files(pattern: str) -> list[Path]:
-    """The files that match a pattern such as site-*.csv, sorted by name; DataError if there are none."""
-    paths = sorted(Path(name) for name in glob.glob(str(Path(pattern).expanduser())))
-    expect(bool(paths), f"no file matches {pattern}")
+    """The file with this path, or the files that match a pattern such as site-*.csv, sorted by name; DataError if there
+    are none. Folders at the beginning that exist are no pattern, even if they have brackets."""
+    path = Path(pattern).expanduser()
+    literal = next(own for own in (path, *path.parents) if own.exists())
+    if literal == path:
+        return [path]
+    rest = str(path.relative_to(literal))
+    paths = sorted(Path(name) for name in glob.glob(f"{glob.escape(str(literal))}/{rest}"))
+    expect(
+        bool(paths),
+        f"no file matches {pattern}"
+        + ("; name several files by a pattern such as site-*.csv" if "," in rest else ""),
+    )
     return paths
 
 
@@ -262,6 +272,11 @@ def _read_parquet(file: Path) -> tuple[list[str], Pieces]:
 
     def cells(name: str) -> Cells:
         column = table.column(name)
+        expect(
+            not _is_nested(column.type),
+            f"{file}: column '{name}' holds values of type {column.type}, not numbers or texts: write its parts as "
+            "columns of their own, or list it under ignore in the schema",
+        )
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
@@ -269,6 +284,26 @@ def _read_parquet(file: Path) -> tuple[list[str], Pieces]:
         return column.to_numpy() if numeric else column.to_pylist()  # type: ignore[no-any-return]
 
     return list(table.column_names), _whole(cells)
+
+
+def _is_nested(kind: Any) -> bool:
+    """Whether this type of a Parquet column is no number, text or time: lists, structs, maps, bytes."""
+    from pyarrow import types
+
+    value = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_nested(value) or any(
+        own(value) for own in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    )
+
+
+def nested_columns(file: Path) -> set[str]:
+    """The columns of a table whose values are no numbers, texts or times, which only a schema that ignores them can
+    have."""
+    if file.suffix.lower() != PARQUET:
+        return set()
+    from pyarrow import parquet
+
+    return {own.name for own in parquet.read_schema(file) if _is_nested(own.type)}
 
 
 def _read_npz(file: Path) -> tuple[list[str], Pieces]:
@@ -289,5 +324,5 @@ def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
         )
 
 
-CSV = ".csv"
-_TYPED = {".parquet": _read_parquet, ".npz": _read_npz}
+CSV, PARQUET = ".csv", ".parquet"
+_TYPED = {PARQUET: _read_parquet, ".npz": _read_npz}
