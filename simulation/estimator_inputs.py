@@ -293,13 +293,17 @@ def _weights(given: Any, rows: int) -> Array:
     return values
 
 
-def grouped(sites: Any, rows: int, number: int, seed: int) -> tuple[Index, tuple[int, ...]]:
-    """A permutation (rows,) that groups the rows by site, and each site's number of rows.
+def by_site(
+    sites: Any, rows: int, number: int, seed: int, groups: Index | None = None
+) -> tuple[Index, tuple[int, ...]]:
+    """A permutation (rows,) that sorts the rows by site, and each site's number of rows.
 
-    Without sites the rows are assigned at random to `number` sites.
+    Without sites the rows are assigned at random to `number` sites, all rows of a group (rows,) to the same.
     """
     if sites is None:
-        codes = np.random.default_rng(seed).permutation(rows) % min(number, rows)
+        own = np.arange(rows) if groups is None else groups
+        persons = int(own.max()) + 1
+        codes = (np.random.default_rng(seed).permutation(persons) % min(number, persons))[own]
     else:
         codes = _codes("sites", sites, rows)
     return np.argsort(codes, kind="stable"), tuple(map(int, np.bincount(codes)))
@@ -326,11 +330,14 @@ def _is_missing(label: Any) -> bool:
     return label is None or (isinstance(label, float) and label != label) or str(label) in ("<NA>", "NaT")
 
 
-def check_groups(groups: Any, rows: int, private: bool, most: int | None) -> None:
-    """SettingError if a group of a private fit has more rows than the `most` that are protected together."""
+def numbered(groups: Any, rows: int, private: bool, most: int | None) -> Index | None:
+    """The number of every row's group (rows,), None without groups; SettingError if a group of a private fit has more
+    rows than the `most` that are protected together."""
+    if groups is None:
+        return None
     codes = _codes("groups", groups, rows)
     if not private:  # nobody is protected
-        return
+        return codes
     require(
         most is not None, "groups need group_size in a private fit, the largest number of rows of one group"
     )
@@ -339,3 +346,4 @@ def check_groups(groups: Any, rows: int, private: bool, most: int | None) -> Non
         largest <= (most or 0),
         f"group_size is {plain(most)}, and one group has {largest} rows: raise it, or leave rows out",
     )
+    return codes

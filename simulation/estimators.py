@@ -36,13 +36,13 @@ from .estimator_inputs import (
     Columns,
     PerRow,
     array_inputs,
-    check_groups,
+    by_site,
     check_ranges,
     counted,
     dense,
-    grouped,
     is_table,
     not_numbers,
+    numbered,
     pairs,
     plain,
     scaled_by,
@@ -140,9 +140,8 @@ class Federated(Nested):  # type: ignore[misc]
         weights, public = weighted(own.weights, rows, self.weight_range, self._private)
         inputs = self._inputs(X, label)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        order, sizes = grouped(own.sites, rows, self.num_sites, seed)
-        if own.groups is not None:
-            check_groups(own.groups, rows, self._private, self.group_size)
+        groups = numbered(own.groups, rows, self._private, self.group_size)
+        order, sizes = by_site(own.sites, rows, self.num_sites, seed, groups)
         raw = unscaled(X, inputs)
         if raw and not self._private:
             inputs, raw = scaled_by(inputs, counted(raw.values)), None
@@ -151,7 +150,7 @@ class Federated(Nested):  # type: ignore[misc]
         data = Dataset(
             ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes,
             unscaled=raw.taken(order) if raw else None, row_weights=None if weights is None else weights[order],
-            weight_range=public,
+            weight_range=public, groups=None if groups is None else groups[order],
         )  # fmt: skip
         objective = self._objective(len(classes))
         check_choice("objective", objective, self.objectives)
@@ -301,7 +300,8 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     ) -> "FederatedClassifier":
         """Train on X (rows, features) with labels y (rows,); sites (rows,) holds the site of each row.
 
-        groups (rows,) says whose record each row is; a private fit refuses a group with more than group_size rows.
+        groups (rows,) says whose record each row is: rows of one group are never at two sites, unless `sites` says
+        so, or in two parts of a division; a private fit refuses a group with more than group_size rows.
         sample_weight (rows,), from 0 on, multiplies the losses of the rows. A site's mean is over its number of rows.
         """
         X, y = self._checked(X, y)

@@ -64,7 +64,9 @@ def divided(config: Config, data: Dataset) -> tuple[Partition, Partition | None]
     if not config.evaluation.held_out:
         return division, None
     _check_held_out(config, data)
-    division, held = hold_out(division, config.evaluation.held_out, config.seed)
+    groups = None if config.data.name == OWN else data.groups  # there every site knows those of its own rows
+    most = config.privacy.group_size if data.groups is not None else 0
+    division, held = hold_out(division, config.evaluation.held_out, config.seed, groups, most)
     require(len(held.rows) > 0, "evaluation.held-out needs a client with two rows; here every one has one")
     return division, held
 
@@ -76,7 +78,9 @@ def _divide(config: Config, data: Dataset) -> Partition:
     if data.sites:
         offsets = np.cumsum([0, *data.sites])
         return Partition(np.arange(offsets[-1]), offsets)
-    return divide(data.labels, config.clients.count, config.partition, config.seed, data.num_classes)
+    return divide(
+        data.labels, config.clients.count, config.partition, config.seed, data.num_classes, data.groups
+    )
 
 
 def _check_held_out(config: Config, data: Dataset) -> None:
@@ -91,6 +95,12 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         data.unscaled is None,
         "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
         f"that they train on; got {share:g}",
+    )
+    require(
+        config.data.name != OWN or data.groups is None or config.privacy.group_size > 0,
+        "evaluation.held-out with a schema that has a group column needs privacy.group-size (and with privacy "
+        "privacy.protects = group), the most rows of one group, from which the server knows how many rows a site holds "
+        "out",
     )
     require(
         not private or bool(data.num_classes or config.evaluation.loss_bound),

@@ -7,10 +7,11 @@ import numpy as np
 from twinflower.arrays import Index
 from twinflower.data.dataset import OWN
 from twinflower.data.own import OwnData
-from twinflower.data.partition import Partition, describe
-from twinflower.errors import DataError
+from twinflower.data.partition import Partition, describe, held_out_rows
+from twinflower.errors import DataError, expect
 from twinflower.problems.interfaces import Batch
 
+from ..settings import Config
 from .facts import known
 from .setup import Setup
 
@@ -67,9 +68,27 @@ def at_site(setup: Setup, number: int) -> Setup:
 
 def _split_at_site(setup: Setup, number: int, held: Partition) -> Setup:
     """`at_site` for a run with held-out rows; the partitions number the rows of all sites one after the other."""
-    before = sum(setup.config.sizes[:number])
-    training, own_held = (_taken(setup, part.of(number) - before) for part in (setup.partition, held))
+    before, data = sum(setup.config.sizes[:number]), setup.dataset
+    parts = (setup.partition.of(number) - before, held.of(number) - before)
+    if data.groups is not None:
+        parts = _whole_groups(setup.config, number, data.groups)
+    training, own_held = (_taken(setup, rows) for rows in parts)
     dataset = replace(
-        setup.dataset, features=training.features, labels=training.labels, row_weights=training.row_weights
+        data,
+        features=training.features,
+        labels=training.labels,
+        row_weights=training.row_weights,
+        groups=None,
     )
     return replace(setup, site=number, dataset=dataset, own_held=own_held._replace(row_weights=None))
+
+
+def _whole_groups(config: Config, client: int, groups: Index) -> tuple[Index, Index]:
+    """A site's rows to train on and to evaluate on, no group in both; DataError for a group above group-size."""
+    most, largest = config.privacy.group_size, int(np.bincount(groups).max())
+    expect(
+        largest <= most,
+        f"the data-file has {largest} rows of one group, and privacy.group-size is {most}: raise it, or leave rows out",
+        "the numbers of rows of a person in its table do not fit the run's group-size",
+    )
+    return held_out_rows(len(groups), config.evaluation.held_out, config.seed, client, groups, most)

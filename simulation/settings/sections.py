@@ -147,6 +147,7 @@ class _Plain:
     trust = "local"
     honest_sites = 0
     masks = False
+    group_size = 0
     tune_share = 0.0
     evaluation_share = 0.0
     survival_share = 0.0
@@ -158,11 +159,23 @@ class _Plain:
         return ONE_RECORD
 
 
+_GroupSize = Annotated[
+    int,
+    Setting(
+        "how many records of one person: with protects group, those that are protected together; without privacy, the "
+        "most that a person has at a site, from which the server knows how many rows of whole persons a site holds out",
+        at_least(0),
+        "records",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class NoPrivacy(_Plain):
     """No privacy: messages are exact functions of the data."""
 
     mode: str = "none"
+    group_size: _GroupSize = 0
 
 
 @dataclass(frozen=True)
@@ -215,9 +228,7 @@ class Gradient(Private):
             one_of(KINDS),
         ),
     ] = "record"
-    group_size: Annotated[
-        int, Setting("with protects group, how many records of one person", at_least(0), "records")
-    ] = 0
+    group_size: _GroupSize = 0
 
     tune_share: Annotated[
         float,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from twinflower.arrays import Index
-from twinflower.data.partition import Partition
+from twinflower.data.partition import Partition, parted, together
 from twinflower.errors import require
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
@@ -22,27 +22,32 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
     """Hold out a share of every client's training rows; return the remaining set-up and these rows, weighted as in F.
 
     The rows are drawn from (seed, "split", client). A client with at least two rows keeps at least one and holds out at
-    least one. The original test rows are removed: the set-up's test rows are the held-out ones.
+    least one; rows of one group stay together. The original test rows are removed: the set-up's test rows are the
+    held-out ones.
     """
     return _held(setup, *_parts(setup, share))
 
 
 def folds(setup: Setup, count: int) -> list[tuple[Setup, Batch]]:
-    """Divide every client's training rows into `count` folds of equal sizes, up to one row. For each fold, return the
+    """Divide every client's training rows into `count` folds of equal sizes, up to one row or, with groups, of equal
+    numbers of groups, of which each is in one fold. For each fold, return the
     set-up on the other rows, and the fold's rows, weighted as in F.
 
-    The rows are drawn from (seed, "folds", client). SettingError if a client has fewer rows than folds.
+    The rows are drawn from (seed, "folds", client). SettingError if a client has fewer rows, or groups,
+    than folds.
     """
-    fewest = int(setup.partition.sizes.min())
-    require(
-        fewest >= count,
-        f"{count} folds need {count} rows at every client; one has {fewest}: take fewer folds",
-    )
     clients = range(setup.partition.num_clients)
     drawn = [
         stream(setup.config.seed, "folds", own, 1).permutation(setup.partition.of(own)) for own in clients
     ]
-    parts = [np.array_split(rows, count) for rows in drawn]
+    ordered = [together(rows, _groups(setup, rows)) for rows in drawn]
+    fewest = min(int(places[-1]) + 1 for _, places in ordered)
+    require(
+        fewest >= count,
+        f"{count} folds need {count} rows, or groups of a group column, at every client; one has {fewest}: take fewer "
+        "folds",
+    )
+    parts = [_folded(*own, count) for own in ordered]
     return [
         _held(
             setup,
@@ -51,6 +56,17 @@ def folds(setup: Setup, count: int) -> list[tuple[Setup, Batch]]:
         )
         for fold in range(count)
     ]
+
+
+def _folded(rows: Index, places: Index, count: int) -> list[Index]:
+    """The rows in so many folds, with groups at these places, as of `together`."""
+    groups = np.array_split(np.arange(places[-1] + 1), count)
+    return np.split(rows, np.searchsorted(places, [own[0] for own in groups[1:]]))
+
+
+def _groups(setup: Setup, rows: Index) -> Index | None:
+    """The groups of these rows, None for data without a group column."""
+    return None if setup.dataset.groups is None else setup.dataset.groups[rows]
 
 
 def _held(setup: Setup, kept: Sequence[Index], given: Sequence[Index]) -> tuple[Setup, Batch]:
@@ -79,8 +95,9 @@ def _parts(setup: Setup, share: float) -> tuple[list[Index], list[Index]]:
     for client in range(setup.partition.num_clients):
         rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))
         size = min(max(1, round(share * len(rows))), len(rows) - 1)
-        kept.append(rows[size:])
-        given.append(rows[:size])
+        others, first = parted(rows, size, _groups(setup, rows))
+        kept.append(others)
+        given.append(first)
     return kept, given
 
 

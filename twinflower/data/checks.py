@@ -19,9 +19,8 @@ from .columns import (
     Encoder,
     Number,
     Survival,
-    listed,
     numbers,
-    texts,
+    people,
 )
 from .csv_tables import Piece
 from .schema import Schema
@@ -114,14 +113,8 @@ def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
     checks |= {name: of_label(encode) for name, encode in schema.label.encoders.items()}
     if schema.weight:
         checks[schema.weight.column] = of_label(schema.weight.encode)
-    checks[schema.group] = lambda cells: _check_people(cells, schema.absent)
+    checks[schema.group] = lambda cells: people(cells, schema.absent)
     return checks
-
-
-def _check_people(cells: Cells, absent: frozenset[str]) -> None:
-    for row, text in enumerate(texts(listed(cells))):
-        if not text or text in absent:
-            raise CellError(row, "a person must be named")
 
 
 def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, CellError]]:

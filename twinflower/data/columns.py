@@ -71,6 +71,15 @@ def texts(cells: Iterable[Any]) -> list[str]:
     return ["" if cell is None or cell != cell else as_text(cell) for cell in cells]
 
 
+def people(cells: Cells, absent: frozenset[str]) -> NDArray[np.str_]:
+    """The names of a group column (rows,), such as those of patients; CellError for a missing one."""
+    names = texts(listed(cells))
+    for row, text in enumerate(names):
+        if not text or text in absent:
+            raise CellError(row, "a person must be named")
+    return np.array(names)
+
+
 def listed(cells: Cells) -> Sequence[Any]:
     """The cells as plain Python values."""
     return cells.tolist() if isinstance(cells, np.ndarray) else cells  # type: ignore[no-any-return]

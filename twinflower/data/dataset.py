@@ -8,11 +8,12 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..arrays import DOUBLE
+from ..arrays import DOUBLE, Index
 from ..errors import expect
 from ..settings import Setting, at_least, between, one_of
 from .columns import Classes, Range
 from .features import ROW_SCALINGS, Deferred, finite
+from .partition import by_group
 from .ranges import Unscaled
 from .schema import Schema
 from .weights import check_row_weights
@@ -72,6 +73,7 @@ class Dataset:
     unscaled                  the rows before scaling if the schema has private ranges; features are then provisional
     dtype                     the type of features, weights and real labels, to which others are converted: a
                               floating-point type, except while a data set is being loaded
+    groups                    a number for the group, such as a person, of each training row (rows,); None for none
     row_weights, weight_range the weights of the training rows (rows,) and their public range; None for none. Test rows
                               have no weights
     """
@@ -93,6 +95,7 @@ class Dataset:
     site_names: tuple[str, ...] = ()
     row_weights: Floats | None = None
     weight_range: Range | None = None
+    groups: Index | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):
@@ -137,12 +140,18 @@ def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cla
         expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
 
 
-def held_out(labels: Labels, fraction: float, draw: Generator) -> NDArray[np.bool_]:
+def held_out(
+    labels: Labels, fraction: float, draw: Generator, groups: NDArray[Any] | None = None
+) -> NDArray[np.bool_]:
     """A random mask (rows,) of round(fraction * rows) rows, stratified by class.
 
     Rows are shuffled, sorted by class, and selected at even distances, so that a class with r rows contributes
-    fraction * r rows, rounded up or down.
+    fraction * r rows, rounded up or down. groups (rows,): the group of every row, such as a person; then groups are
+    selected in place of rows, each with its largest label.
     """
+    if groups is not None:
+        codes, kinds = by_group(groups, labels)
+        return held_out(kinds, fraction, draw)[codes]
     order = draw.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     marks = np.floor(np.arange(len(labels) + 1) * fraction + 0.5)

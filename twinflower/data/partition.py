@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..errors import require
@@ -49,24 +48,77 @@ class Partition:
         return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
 
-def hold_out(partition: Partition, share: float, seed: int) -> tuple[Partition, Partition]:
+def hold_out(
+    partition: Partition, share: float, seed: int, groups: Ints | None = None, most: int = 0
+) -> tuple[Partition, Partition]:
     """Split every client's rows at random into those to train on and those to evaluate on; return both partitions.
 
     share in (0, 1): a client with m rows holds out round(share m) of them, but at least one, and all but one at most. A
     client with a single row holds out none. Which of a client's rows these are depends on m, the seed and the client.
+
+    groups (rows of the data set,), most: see `held_out_rows`.
     """
-    places = [_held_out(int(m), share, stream(seed, "held-out", i)) for i, m in enumerate(partition.sizes)]
-    training, held = (
-        [partition.of(i)[mask if kept else ~mask] for i, mask in enumerate(places)] for kept in (False, True)
-    )
+    parts = [
+        held_out_rows(int(m), share, seed, i, None if groups is None else groups[partition.of(i)], most)
+        for i, m in enumerate(partition.sizes)
+    ]
+    training, held = ([partition.of(i)[own[k]] for i, own in enumerate(parts)] for k in (0, 1))
     return Partition.grouped(training), Partition.grouped(held)
 
 
-def _held_out(size: int, share: float, draw: Generator) -> NDArray[np.bool_]:
-    """A mask (size,) of the rows held out."""
-    mask = np.zeros(size, dtype=bool)
-    mask[draw.permutation(size)[: min(max(round(share * size), 1), size - 1)]] = True
-    return mask
+def held_out_rows(
+    size: int, share: float, seed: int, client: int, groups: Ints | None = None, most: int = 0
+) -> tuple[Ints, Ints]:
+    """The places, ascending, of a client's rows to train on, and of those to evaluate on, as in `hold_out`.
+
+    groups (size,): the group of every row, such as a person. No group is in both parts; as many rows as said, or a few
+    more to complete a group, are held out, and all rows of one group at most are not. most: the public number of rows
+    of a group, 0 for a number of rows held out that follows from the groups. With it both numbers are those of a client
+    whose groups are not known, held = round(share size) and size - held - (most - 1): rows beyond them are unused.
+    """
+    order = stream(seed, "held-out", client).permutation(size)
+    held, spare = min(max(round(share * size), 1), size - 1), max(most - 1, 0)
+    if held + spare >= size:
+        held = spare = 0
+    others, first = parted(order, held, None if groups is None else groups[order])
+    if most:
+        others, first = others[: size - held - spare], first[:held]
+    return np.sort(others), np.sort(first)
+
+
+def parted(rows: Ints, size: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+    """Split shuffled rows into the first ones, at least `size`, and the others; return the others, then the first.
+
+    groups (rows,): the group of each of them. The rows of a group stay together: the group of the last of the first
+    rows is completed, unless no group would be left for the others. size 0: none.
+    """
+    rows, places = together(rows, groups)
+    end = np.searchsorted(places, min(places[size - 1] + 1, places[-1])) if size else 0
+    return rows[end:], rows[:end]
+
+
+def together(rows: Ints, groups: Ints | None = None) -> tuple[Ints, Ints]:
+    """Shuffled rows with those of a group next to each other, and the place of each row's group, from 0 on, ascending.
+
+    The place of a group is that of its lowest row, so every group has the same chances, whatever its size. Without
+    groups every row is one, and the order stays as it is.
+    """
+    if groups is None:
+        return rows, np.arange(len(rows))
+    by_row = np.argsort(rows)
+    _, lowest, codes = np.unique(groups[by_row], return_index=True, return_inverse=True)
+    rank = np.empty(len(rows), np.int64)
+    rank[by_row] = np.argsort(np.argsort(by_row[lowest]))[codes]
+    order = np.argsort(rank, kind="stable")
+    return rows[order], rank[order]
+
+
+def by_group(groups: Ints, labels: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
+    """The number of each row's group (rows,), from 0 on, and the largest label of every group."""
+    codes = np.unique(groups, return_inverse=True)[1]
+    largest = np.full(int(codes.max()) + 1, labels.min())
+    np.maximum.at(largest, codes, labels)
+    return codes, largest
 
 
 def describe(partition: Partition, labels: NDArray[Any], num_classes: int) -> str:
@@ -122,9 +174,22 @@ def partition(
 
 
 def divide(
-    labels: NDArray[Any], num_clients: int, method: Method, seed: int, num_classes: int = 0
+    labels: NDArray[Any],
+    num_clients: int,
+    method: Method,
+    seed: int,
+    num_classes: int = 0,
+    groups: Ints | None = None,
 ) -> Partition:
-    """Like `partition`, with the method given as an instance with its settings."""
+    """Like `partition`, with the method given as an instance with its settings.
+
+    groups (rows,): the group of every row. The method then divides groups in place of rows, each with its largest
+    label, and its sizes count groups. Within a client rows are in ascending order.
+    """
+    if groups is not None:
+        codes, kinds = by_group(groups, labels)
+        whole = divide(kinds, num_clients, method, seed, num_classes)
+        return Partition.grouped(np.flatnonzero(np.isin(codes, whole.of(i))) for i in range(num_clients))
     _check(labels, num_clients, method)
     kinds = _classes(labels, num_classes, method.name) if method.by_class else np.zeros(len(labels), np.int64)
     class_rows = np.bincount(kinds, minlength=num_classes if method.by_class else 1)
@@ -137,7 +202,10 @@ def divide(
 def _check(labels: NDArray[Any], num_clients: int, method: Method) -> None:
     rows = len(labels)
     require(labels.ndim == 1 and rows > 0, f"labels must have shape (rows,), rows > 0; got {labels.shape}")
-    require(1 <= num_clients <= rows, f"clients.count must be in 1..{rows}, the rows; got {num_clients}")
+    require(
+        1 <= num_clients <= rows,
+        f"clients.count must be in 1..{rows}, the rows or their groups; got {num_clients}",
+    )
     check_settings(method)
 
 

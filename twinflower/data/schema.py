@@ -67,6 +67,7 @@ from .columns import (
     Survival,
     Target,
     as_text,
+    people,
 )
 from .csv_tables import PLAIN, Dialect
 from .weights import Weight
@@ -182,6 +183,13 @@ class Schema:
             return None
         with _named(self.weight.column):
             return self.weight.encode(cells[self.weight.column], self.absent)
+
+    def encode_groups(self, cells: Mapping[str, Cells]) -> NDArray[np.str_] | None:
+        """The names in the group column (rows,), None for a schema without one."""
+        if not self.group:
+            return None
+        with _named(self.group):
+            return people(cells[self.group], self.absent)
 
     @cached_property
     def digest(self) -> str:

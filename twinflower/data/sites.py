@@ -86,7 +86,7 @@ def load_tables(data: TableData) -> Dataset:
     """A data set from all files, with the training rows in the order of the sites.
 
     The test rows are those of data.test-file or, without one, a fraction of each class in every file, chosen with a
-    fixed seed. Raises DataError and SettingError.
+    fixed seed; with a group column a fraction of its groups. Raises DataError and SettingError.
     """
     schema, reading = schema_of(data), schema_to_read(data)
     tables = _by_column(data, reading) if data.site_column else _by_file(data, reading)
@@ -187,7 +187,8 @@ def _no_rows(schema: Schema, data: OwnData) -> Rows:
     features = np.empty((0, len(schema.features)))
     labels = np.empty(0, np.int64 if schema.num_classes else np.float64)
     weights = np.empty(0) if schema.weight else None
-    return Rows(features if schema.private else _finished(features, schema, data), labels, weights)
+    groups = np.empty(0, np.str_) if schema.group else None
+    return Rows(features if schema.private else _finished(features, schema, data), labels, weights, groups)
 
 
 def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:
@@ -199,6 +200,8 @@ def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:
 
 def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, **others: Any) -> Dataset:
     """The data set of these rows from `_read`; private ranges are [-1, 1] for the time being."""
+    if rows.groups is not None:
+        others |= {"groups": np.unique(rows.groups, return_inverse=True)[1]}
     if schema.weight:
         others |= {"row_weights": rows.weights, "weight_range": schema.weight.range}
     if not schema.private:
@@ -223,7 +226,12 @@ def _divided(
     """The training rows of each table, and the test rows of all tables together, none at fraction 0; DataError if
     another fraction leaves a part empty."""
     masks = [
-        held_out(own.labels if num_classes else np.zeros(len(own.labels)), fraction, stream(0, "split", site))
+        held_out(
+            own.labels if num_classes else np.zeros(len(own.labels)),
+            fraction,
+            stream(0, "split", site),
+            own.groups,
+        )
         for site, own in enumerate(tables)
     ]
     for name, mask in zip(names, masks, strict=True):

@@ -30,22 +30,22 @@ Finish = Callable[[Floats], Floats]
 
 
 class Rows(NamedTuple):
-    """Features (rows, features), labels (rows,), and weights (rows,), None for a schema without them."""
+    """Features (rows, features), labels (rows,), and weights and names of groups (rows,), None for a schema without."""
 
     features: Floats
     labels: NDArray[Any]
     weights: Floats | None = None
+    groups: NDArray[Any] | None = None
 
     def taken(self, rows: NDArray[Any]) -> "Rows":
         """The rows that a mask or an array of numbers selects."""
-        weights = None if self.weights is None else self.weights[rows]
-        return Rows(self.features[rows], self.labels[rows], weights)
+        return Rows(self.features[rows], *(None if own is None else own[rows] for own in self[1:]))  # type: ignore[arg-type]
 
     @classmethod
     def stacked(cls, tables: Sequence["Rows"]) -> "Rows":
         """The rows of all of these tables of one schema, at least one, in their order."""
-        features, labels, weights = zip(*tables, strict=True)
-        return cls(np.concatenate(features), np.concatenate(labels), _all(weights))
+        features, labels, *others = zip(*tables, strict=True)
+        return cls(np.concatenate(features), np.concatenate(labels), *map(_all, others))
 
 
 def read_rows(path: str | Path, schema: Schema, finish: Finish | None = None) -> tuple[Floats, NDArray[Any]]:
@@ -59,12 +59,12 @@ def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None
     finish: computes the final features of some rows, each from its own row alone. It is applied to every piece, which
     needs less memory than applying it to the whole.
     """
-    features, labels, weights = [], [], []
+    features, others = [], []
     for own in encoded(path, schema, labelled=True):
         features.append(finish(own.features) if finish else own.features)
-        labels.append(own.labels)
-        weights.append(own.weights)
-    return Rows(_joined(features), np.concatenate(labels), _all(weights))
+        others.append(own[1:])
+    labels, weights, groups = zip(*others, strict=True)
+    return Rows(_joined(features), np.concatenate(labels), _all(weights), _all(groups))
 
 
 def read_features(path: str | Path, schema: Schema) -> Floats:
@@ -81,11 +81,12 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
             features = schema.encode(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
             weights = schema.encode_weights(piece) if labelled else None
+            groups = schema.encode_groups(piece) if labelled else None
         except CellError as error:
             text = f"{file}, row {row + error.row + 1}, {error.cell}"
             raise DataError(text, error.reason, error.remedy) from None
         row += len(features)
-        yield Rows(features, labels, weights)
+        yield Rows(features, labels, weights, groups)
     expect(row > 0, f"{file} has a header and no rows", "its table has no rows")
 
 
@@ -126,9 +127,9 @@ def _texts(file: Path, schema: Schema, needed: Sequence[str], column: str) -> li
     return ["" if text in schema.absent else text for text in found]
 
 
-def _all(weights: Sequence[Floats | None]) -> Floats | None:
-    """The weights of all parts of a table, None if the parts have none."""
-    known = [own for own in weights if own is not None]
+def _all(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """The weights, or the groups, of all parts of a table, None if the parts have none."""
+    known = [own for own in parts if own is not None]
     return np.concatenate(known) if known else None
 
 
