@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.errors import ReplyError
+from twinflower.errors import ReplyError, WithheldError
 from twinflower.models.evaluation import NO_BINS, evaluate
 from twinflower.models.information import Information
-from twinflower.models.score_bins import ScoreBins
+from twinflower.models.score_bins import Counted, ScoreBins
+from twinflower.models.time_scores import TimeTable
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
 
@@ -31,26 +32,38 @@ class ExactAnswers:
 
     bins: those in which it counts the scores of held-out rows (`twinflower.models.score_bins`), by default none.
     errors: whether it sends sums of a regression's errors on these rows. standard_errors: whether it sends the
-    sums from which standard errors follow. rounds: the number of the last round of the run.
+    sums from which standard errors follow. rounds: the number of the last round of the run. least_cell: fewest persons
+    in every count by risk and time that is not 0; a model for which there are fewer is not evaluated.
     """
 
     bins: ScoreBins = NO_BINS
     errors: bool = False
     standard_errors: bool = False
     rounds: int = 0
+    least_cell: int = 0
 
     def evaluation(
         self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any], bins: ScoreBins
     ) -> Reply:  # fmt: skip
         """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError, if it is to send counts or
         sums of errors, for another model or other bins in the same round, and for a round that the run does not have.
+        WithheldError for counts of persons below `least_cell`.
         """
         if bins.number or self.errors:
             requests.once("counts", config, x.tobytes() + repr(bins).encode(), range(self.rounds + 1))
         count, loss, correct, scores, errors = evaluate(objective, x, rows, bins, self.errors)
+        self._check_cells(scores)
         metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(count, 1)}
         metrics |= {"scores": packed(scores.cells)} if scores else {}
         return loss, count, metrics | ({"errors": packed(np.array(errors))} if errors else {})
+
+    def _check_cells(self, scores: Counted | None) -> None:
+        cells = scores.cells if isinstance(scores, TimeTable) else np.empty(0)
+        if cells[cells > 0].min(initial=np.inf) < self.least_cell:
+            raise WithheldError(
+                f"this site counts no persons for evaluation.auc-times unless there are {self.least_cell} or none in "
+                "every bin of risks and interval, with the event and censored: choose fewer bins or times"
+            )
 
     def information(
         self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any]

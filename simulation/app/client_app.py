@@ -78,7 +78,9 @@ def _site_client(context: Context) -> AlgorithmClient:
     guard = site_guard(setup, site, str(context.run_id))
     identity = identity_of(site) if setup.sums else None
     shared = guard is None  # a guard looks at all rows
-    return client_of(setup, site.partition_id, context, guard, site.state_dir, identity, shared)
+    return client_of(
+        setup, site.partition_id, context, guard, site.state_dir, identity, shared, site.survival_cell
+    )
 
 
 def site_setup(site: Site, run_config: UserConfig) -> Setup:

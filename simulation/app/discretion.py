@@ -7,7 +7,7 @@ from logging import ERROR
 from flwr.app import Context, Error, Message
 from flwr.common import log
 
-from twinflower.errors import DataError, ReplyError, TwinflowerError
+from twinflower.errors import DataError, ReplyError, TwinflowerError, WithheldError
 from twinflower.flower_messages import RAISED
 from twinflower.privacy.charges import LedgerError
 
@@ -58,7 +58,7 @@ def _note(error: Exception) -> None:
 
 def sentence(error: Exception, why: bool = False) -> str:
     """The sentence that the server receives for an error; why: with the reason of a DataError."""
-    if isinstance(error, Refusal):
+    if isinstance(error, Refusal | WithheldError):
         return str(error)
     if why and isinstance(error, DataError):
         return f"this site cannot take part, because {error.reason}; {_DETAILS}"

@@ -69,12 +69,13 @@ def client_of(
     state_dir: str | None = None,
     identity: Identity | None = None,
     shared: bool = False,
+    least_cell: int = 0,
 ) -> AlgorithmClient:
     """The NumPyClient of partition `number` with Flower's context.
 
     A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
     shared: let the client look up its rows in the data set; by default it gets a copy of them, which costs more
-    than a round of a few steps.
+    than a round of a few steps. least_cell: see `ExactAnswers`.
     """
     store = store_of(setup, number, setup.config.output.state_dir if state_dir is None else state_dir)
     guard = guard or guard_of(setup, number, ledger_of(setup, number, context), str(context.run_id))
@@ -102,6 +103,7 @@ def client_of(
             own.errors,
             own.standard_errors,
             setup.config.rounds,
+            least_cell,
         ),
         information.of_client(setup, number, guard, store or ContextStore(context.state)),
     )

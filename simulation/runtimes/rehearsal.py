@@ -75,7 +75,7 @@ def _exact_answers(config: Config) -> dict[str, Value]:
     asked = config.evaluation
     scores: dict[str, Value] = {"score-rows": 1} if asked.bins or asked.errors else {}
     scores |= {"score-bins": fineness(score_bins(config, 0))} if asked.bins else {}
-    scores |= {"survival-rows": 1, "survival-cell": 1} if asked.survival_curve else {}
+    scores |= {"survival-rows": 1, "survival-cell": 1} if asked.survival_curve or asked.auc_times else {}
     return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 
