@@ -24,7 +24,7 @@ from rounds import job
 from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
-from twinflower.clients.store import write_whole
+from twinflower.disk import write_whole
 from twinflower.simulation.runs.parties import client_of
 
 ROUNDS = 100

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import all_finite
 from twinflower.errors import ReplyError, require
+from twinflower.first_counts import COUNTS_ROUND, FirstCounts
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule, Shards
@@ -35,7 +36,6 @@ from .completed import Arrays, CompletedRounds, Metrics, reply_of
 from .counts import PrivateEvaluation
 from .exact import NOTHING, ExactAnswers
 from .intervals import PrivateIntervals
-from .ranges import COUNTS_ROUND, FirstCounts
 from .request import INFORMATION, RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
 from .store import CompletedRound, ContextStore, StateStore

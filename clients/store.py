@@ -13,7 +13,6 @@ that it lost, and no dual is updated twice.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from twinflower.disk import reserve, temporary_of, write_whole
 from twinflower.errors import DataError
 from twinflower.wire import dtype_name, from_npy, to_npy
 
@@ -191,7 +191,7 @@ class FileStore:
         try:
             yield
         except BaseException:
-            _temporary(path).unlink(missing_ok=True)
+            temporary_of(path).unlink(missing_ok=True)
             raise
 
     def key(self, session: str) -> bytes | None:
@@ -218,7 +218,7 @@ class FileStore:
             yield
         except OSError as error:
             with suppress(OSError):
-                _temporary(path).unlink()
+                temporary_of(path).unlink()
             raise DataError(f"{content} cannot be stored: {error.strerror}") from None
 
     def _folder_of(self, session: str) -> Path:
@@ -282,38 +282,3 @@ def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, N
 
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Replace the file atomically with mode 0600 and flush it to disk; the old content remains until then.
-
-    What `reserve` has reserved for it is used.
-    """
-    temporary = _temporary(path)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        file.write(content)
-        file.truncate()
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def reserve(path: Path, size: int) -> None:
-    """Take disk space with which `write_whole` can write `size` bytes; OSError if there is not enough.
-
-    A file system that copies on write may need more later.
-    """
-    with os.fdopen(os.open(_temporary(path), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-        file.write(bytes(size))
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _temporary(path: Path) -> Path:
-    """The file that is written before it replaces `path`."""
-    return path.with_name(f"{path.name}.new")

@@ -1,6 +1,6 @@
 """Run an experiment on one of the runtimes and store it in its folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +15,14 @@ from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime
 from .results.writing import write_plan
 from .runs.setup import prepare_seeds, prepare_server
-from .runtimes import RUNTIMES, cohort, flower, inprocess, parallel, rehearsal
+from .runtimes import RUNTIMES, parallel
+from .runtimes import runtime as runtime_module
 from .runtimes.observer import Observer
 from .runtimes.processes import cores
 from .settings import Value
 from .settings.catalogue import DEFAULTS
 from .settings.experiment import Curve, Experiment
 
-# Runs the remaining runs of a plan in this folder; returns an error message for each failure.
-Run = Callable[[Experiment, Path, Observer], list[str]]
-_RUN: dict[str, Run] = dict(zip(RUNTIMES, (cohort.run, inprocess.run, flower.run), strict=True))
 _MESSAGES_ONLY = ("server.min-replies", "server.void-rounds", "server.max-norm", "privacy.masks")
 
 
@@ -78,7 +76,7 @@ def run(
         if jobs > 1 and not plan.single:
             failures = parallel.run(plan, folder, observer, runtime, jobs)
         else:
-            failures = _RUN[runtime](plan, folder, observer)
+            failures = runtime_module(runtime).run(plan, folder, observer)
         clear_runtime(folder)
         return failures + ([] if plan.single else present_experiment(plan, folder))
 
@@ -98,6 +96,8 @@ def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:
 
 def rehearse(plan: Experiment, folder: Path, observer: Observer, secure: bool) -> list[str]:
     """Run a plan on SuperNodes on this machine, in a new folder; return an error message if it failed."""
+    from .runtimes import rehearsal
+
     with claimed(folder, "command"):
         require_new(folder)
         write_plan(plan, folder)

@@ -1,5 +1,7 @@
 """Flower strategies, one class per algorithm; each is the server side of an algorithm in twinflower.algorithms."""
 
+from twinflower.rounds import Round
+
 from .accountant import GaussianAccountant
 from .bsdp_fedpdm import BSDPFedPDM
 from .dp_nfl import DPNFL
@@ -20,7 +22,6 @@ from .networked_subgradient import NetworkedSubgradient
 from .p_admm import PADMM
 from .proxskip import ProxSkip
 from .relay import RelayStrategy
-from .rounds import Round
 from .scaffold import Scaffold
 from .site_evaluation import SiteEvaluation
 from .soteriafl import SoteriaFL

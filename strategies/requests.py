@@ -12,9 +12,10 @@ from twinflower.clients.request import INFORMATION, PLACE
 from twinflower.flower_messages import EVALUATE, FIT, PROPERTIES, reply_record, request_record
 from twinflower.models.evaluation import NO_BINS
 from twinflower.models.score_bins import ScoreBins
+from twinflower.rounds import Round
 
+from .quorum import mean_of
 from .replies import Inspector, Upload
-from .rounds import Round, mean_of
 
 
 def properties_request(node: int, session: str = "") -> Message:

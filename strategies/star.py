@@ -5,7 +5,7 @@ each, and checks every reply. It passes the valid replies, in ascending partitio
 `server_update`. A missing or invalid reply is logged and left out; each algorithm documents how it handles a missing
 client. The messages have the format of Flower's NumPyClient (fitins / fitres), so any NumPyClient can take part.
 `sampling` says who takes part, `roster` which node is which client's, `requests` what was asked, and `replies` which
-replies are valid; `exchange` repeats requests, `rounds` has the training in progress, and `site_evaluation` what the
+replies are valid; `exchange` repeats requests, `quorum` says whether there are enough, and `site_evaluation` what the
 sites find about a model.
 """
 
@@ -27,15 +27,16 @@ from twinflower.algorithms.algorithm import Algorithm, personal_models, unstack
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, require
+from twinflower.rounds import Round, Training
 from twinflower.wire import from_npy
 
 from .exchange import Exchange
 from .nodes import meet
+from .quorum import Quorum, incomplete
 from .ranges import Agreement
 from .replies import Inspector, Upload, fit_results, sort_replies
 from .requests import Requests
 from .roster import Roster
-from .rounds import Quorum, Round, Training, incomplete
 from .sampling import Sampling
 from .site_evaluation import SiteEvaluation
 from .waiting import Absences
@@ -203,7 +204,7 @@ class StarStrategy(Strategy):
         if rejected and self.algorithm.needs_every_client:
             raise AbsentError(incomplete(round_, rejected, self.algorithm.name, self.retries))
         if self.quorum.reached(round_, len(good), rejected):
-            self.training.update(self.algorithm, round_, good)
+            self.training.update(self.algorithm, round_, {i: upload.values for i, upload in good.items()})
         model = self.algorithm.model(self.server)
         if not all_finite(model):
             raise RunError(f"the model diverged in round {round_}: lower step-size")

@@ -80,6 +80,28 @@ def test_list_loads_neither_flower_nor_figures_nor_special_functions():
     assert not after_command("list") & (HEAVY | {"scipy.special"})
 
 
+FLOWER = {"flwr", "grpc", "ray"}
+
+
+def test_arrays_their_privacy_and_their_models_need_no_flower(tmp_path):
+    """A run on arrays from its plan to its report, what it would cost, and predictions of its model."""
+    hospitals = ROOT / "examples" / "hospitals"
+    paths = {"data.files": "sites/*.csv", "data.schema": "schema.toml"}
+    places = [word for key, path in paths.items() for word in ("--set", f"{key}={hospitals / path}")]
+    run = (str(hospitals / "hospitals.toml"), "--set", "rounds=1", *places)
+    for words in (
+        ("run", *run, "--runtime", "cohort", "--out", f"{tmp_path / 'run'}"),
+        ("privacy", *run),
+        ("predict", f"{tmp_path / 'run'}", str(hospitals / "new-patients.csv")),
+        ("list",),
+    ):
+        assert not after_command(*words) & FLOWER, words
+    assert (tmp_path / "run" / "report.html").exists()
+    assert FLOWER - {"ray"} <= after_command(
+        "run", *run, "--runtime", "inprocess", "--out", f"{tmp_path / 'other'}"
+    )
+
+
 def test_a_node_loads_no_part_of_the_server_and_nothing_that_is_slow():
     loaded = loaded_by("import twinflower.simulation.app.client_app") - loaded_by("import flwr.clientapp")
     assert "twinflower.clients" in loaded

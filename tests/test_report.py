@@ -16,7 +16,6 @@ from pages import Page, command
 from twinflower.errors import DiskError
 from twinflower.models.trained import load
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.simulation import running
 from twinflower.simulation.report.html import wording
 from twinflower.simulation.report.html.case import Case
 from twinflower.simulation.report.html.charts import Axis
@@ -297,7 +296,7 @@ def test_a_run_that_is_cut_off_says_so(monkeypatch, tmp_path):
     def cut(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(running._RUN, "cohort", cut)
+    monkeypatch.setattr("twinflower.simulation.runtimes.cohort.run", cut)
     (tmp_path / "plan.toml").write_text(RUN)
     assert command("run", tmp_path / "plan.toml", "--out", tmp_path / "out") == 130
     found = read(tmp_path / "out")

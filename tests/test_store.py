@@ -11,7 +11,8 @@ from problems import small
 
 import twinflower.clients.store
 from twinflower.clients import CLIENTS
-from twinflower.clients.store import CompletedRound, ContextStore, FileStore, write_whole
+from twinflower.clients.store import CompletedRound, ContextStore, FileStore
+from twinflower.disk import write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.ledger import FileLedger

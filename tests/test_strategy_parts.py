@@ -16,17 +16,18 @@ from twinflower.algorithms.algorithm import RunInfo, unstack
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, ReplyError, RunError, SettingError
 from twinflower.randomness import participants
+from twinflower.rounds import Round, Training
 from twinflower.simulation.runtimes import flower_internals
 from twinflower.strategies import nodes as nodes_module
 from twinflower.strategies import roster as roster_module
 from twinflower.strategies import waiting
 from twinflower.strategies.exchange import Exchange
 from twinflower.strategies.nodes import meet
+from twinflower.strategies.quorum import Quorum
 from twinflower.strategies.ranges import Agreement
 from twinflower.strategies.replies import Inspector, sort_replies
 from twinflower.strategies.requests import Requests, fit_request
 from twinflower.strategies.roster import Roster
-from twinflower.strategies.rounds import Quorum, Round, Training
 from twinflower.strategies.sampling import Sampling
 from twinflower.strategies.site_evaluation import SiteEvaluation
 

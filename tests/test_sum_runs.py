@@ -29,7 +29,7 @@ from twinflower.privacy.ledger import read_ledger
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
-from twinflower.rounds import Problem, rounds
+from twinflower.rounds import Problem, Training, rounds
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -41,7 +41,6 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.strategies import SumStrategy
-from twinflower.strategies.rounds import Training
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
 from twinflower.sums.guard import SumGuard

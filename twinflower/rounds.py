@@ -9,15 +9,19 @@ have an axis of clients; runs that differ only in the seed are stacked along an 
 If a client's update is not finite, its state stays as it was before the round and the server ignores the upload. If a
 client's reply is lost, the client still keeps its new state. If no reply remains, the server's state does not change.
 Methods that need every client raise an error in these cases.
+
+`Outcome` is the state of this loop. A run by messages (`twinflower.strategies`) has a `Training`. Both leave a `Round`
+for each round.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from .algorithms.algorithm import Algorithm
+from .algorithms.algorithm import Algorithm, stack
 from .arrays import Array, Index, Mask, all_finite
 from .client_states import ClientStates, at_places
 from .errors import RunError
@@ -66,6 +70,80 @@ class Outcome(NamedTuple):
     counted: Index = np.arange(0)
     uploads: Any = None
     report: Report | None = None
+
+
+class Round(NamedTuple):
+    """The record of a finished round.
+
+    asked: the clients that got a request. accepted: the number of replies used. rejected: for every other client, the
+    reason. uplink_bits: of the accepted replies. downlink_bits: of the requests. local_steps, stopped: means over the
+    clients that report them, otherwise nan. seconds: from the requests to the new model.
+    """
+
+    round: int
+    asked: tuple[int, ...]
+    accepted: int
+    rejected: dict[int, str]
+    uplink_bits: int
+    downlink_bits: int
+    local_steps: float
+    stopped: float
+    seconds: float = 0.0
+
+
+@dataclass
+class Training:
+    """A training in progress, or the one from which another start goes on.
+
+    session: its name. server: the algorithm's server state. rounds: the statistics of all rounds. born: the round in
+    which each client's state began. ranges: those that the clients agreed on, empty without private ranges, and None
+    before the clients have counted. first: the number of rounds that were completed before this start. settled: the
+    last round whose replies the clients may delete, None for the one before the current one. began: when the current
+    round began, in seconds of `time.perf_counter`.
+    """
+
+    session: str
+    server: Any
+    rounds: list[Round] = field(default_factory=list)
+    born: dict[int, int] = field(default_factory=dict)
+    ranges: bytes | None = None
+    first: int = 0
+    settled: int | None = None
+    began: float = 0.0
+
+    @classmethod
+    def new(cls, server: Any) -> "Training":
+        """A training under a name of its own that begins with this server state."""
+        return cls(secrets.token_hex(8), server)
+
+    def resumed(self) -> "Training":
+        """A training that goes on after the last round of this one, which stays as it is."""
+        rounds, born = list(self.rounds), dict(self.born)
+        return replace(self, first=self.round, rounds=rounds, born=born, settled=None)
+
+    @property
+    def round(self) -> int:
+        """The last round so far."""
+        return self.rounds[-1].round if self.rounds else 0
+
+    def number(self, server_round: int) -> int:
+        """The number of a round that Flower counts from this start."""
+        return server_round + self.first
+
+    def stamp(self, round_: int) -> dict[str, Any]:
+        """The fields of every request: round, session, and the last settled round, whose replies may be deleted.
+
+        Private ranges are part of every request.
+        """
+        settled = round_ - 1 if self.settled is None else self.settled
+        ranges = {"ranges": self.ranges} if self.ranges else {}
+        return {"round": round_, "session": self.session, "settled": settled, **ranges}
+
+    def update(self, algorithm: Algorithm, round_: int, sent: Mapping[int, Any]) -> None:
+        """Update the server state with the uploads of a round, by client."""
+        clients = sorted(sent)
+        uploads = stack([sent[client] for client in clients])
+        self.server = algorithm.server_update(self.server, uploads, np.array(clients), round_)
 
 
 class Uneven(Exception):

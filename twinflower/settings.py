@@ -16,9 +16,6 @@ from functools import lru_cache
 from math import inf, isfinite
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-import numpy as np
-from numpy.typing import NDArray
-
 from .decimals import decimals
 from .errors import SettingError, require
 
@@ -82,13 +79,13 @@ def moderate(value: float) -> bool:
     return not value or SMALLEST <= abs(value) <= LARGEST
 
 
-def point_of(text: str) -> NDArray[np.float64] | None:
+def point_of(text: str) -> list[float] | None:
     """The numbers (d,) of a text such as "0.5, 0, -1.25"; None for any other text."""
     try:
         numbers = decimals(text.split(","))
     except ValueError:
         return None
-    return np.array(numbers) if all(map(moderate, numbers)) else None
+    return list(numbers) if all(map(moderate, numbers)) else None
 
 
 POINT = Rule(

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from twinflower.clients.store import write_whole
+from twinflower.disk import write_whole
 from twinflower.errors import DataError, DiskError, require
 from twinflower.models.class_scores import ClassTable
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.survival import SurvivalTable
 from twinflower.models.time_scores import TimeTable
-from twinflower.strategies import Round
-from twinflower.strategies.rounds import Training
+from twinflower.rounds import Round, Training
 
 from ..settings import Config
 from . import names

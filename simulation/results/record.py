@@ -17,7 +17,7 @@ from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import NamedModel
 from twinflower.problems.regularisers import Support
-from twinflower.strategies import Round
+from twinflower.rounds import Round
 
 from ..runs import facts
 from ..runs.advice import warnings

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from twinflower.errors import DataError, require
+from twinflower.errors import require
 
-from ..runs.parties import store_of
 from ..runs.setup import Setup
 from ..settings import Config, Value
 from ..settings.experiment import Curve, Experiment
@@ -189,20 +188,6 @@ def on_flower(config: Config, folder: Path) -> Config:
     )
     state_dir = config.output.state_dir or str(folder / names.STATE)
     return config.put({"output.state-dir": state_dir, "output.resume-from": str(folder) if resumed else ""})
-
-
-def require_states(setup: Setup, checkpoints: Checkpoints) -> None:
-    """Raise DataError unless every client sampled before the newest checkpoint still has its state."""
-    found, _ = checkpoints.newest()
-    if found is None or not setup.config.output.state_dir:
-        return
-    for client, _ in found.info.get("born", ()):
-        store = store_of(setup, client, setup.config.output.state_dir)
-        if store and store.last(found.info["session"]) is None:
-            raise DataError(
-                f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "
-                "on; start anew in another folder"
-            )
 
 
 # --- what flwr run goes on with

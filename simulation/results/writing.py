@@ -16,7 +16,7 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.models.survival import SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
-from twinflower.strategies import Round
+from twinflower.rounds import Round
 
 from ..settings import Config
 from ..settings.columns import (

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from twinflower.arrays import Array, Index
-from twinflower.clients.ranges import COUNTS_ROUND, FirstCounts, Persons, PrivateColumns
 from twinflower.data.columns import Range
 from twinflower.data.ranges import Bins, Unscaled, sensitivity, unpack_ranges
 from twinflower.errors import SettingError
+from twinflower.first_counts import COUNTS_ROUND, FirstCounts, Persons, PrivateColumns
 from twinflower.models.survival import SurvivalTable
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release

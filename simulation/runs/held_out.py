@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.clients.counts import PrivateEvaluation
 from twinflower.data.columns import Target
 from twinflower.models.evaluation import (
     COLUMNS,
@@ -28,8 +27,7 @@ from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.models.score_bins import Counted, ScoreBins
 from twinflower.models.time_scores import TimeBins
 from twinflower.privacy.counts import CountPlan, paid_twice, summed
-from twinflower.privacy.guard import Guard
-from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws, secret
+from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws
 
 from .rows import held_rows
 from .score_bins import score_bins
@@ -127,17 +125,6 @@ def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int, pl
     noise = GaussianNoise(plan.noise(client), evaluation_draws(setup.config.seed, client)(-round_))
     values = noise(summed(setup.objective, x, rows, plan.bound, places))
     return Released.of(values, len(rows.labels), plan.noise(client), places)
-
-
-def of_client(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluation | None:
-    """What a private client needs to evaluate models; None for one that holds out no rows."""
-    plan = counts(setup)
-    if guard is None or plan is None or not plan.sizes[number]:
-        return None
-    draws = (lambda round_: secret) if guard.secret else evaluation_draws(setup.config.seed, number)
-    return PrivateEvaluation(
-        guard.counting(plan.multiplier, draws), plan.release(number), plan.bound, plan.rounds, plan.bins
-    )
 
 
 def split(setup: Setup, number: int) -> str:

@@ -5,12 +5,9 @@ from typing import Any, cast
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.clients.intervals import PrivateIntervals
-from twinflower.clients.store import StateStore
 from twinflower.models.information import Information
 from twinflower.models.newton import LEAST_CLEAR, Reference
 from twinflower.models.released import Released, Units
-from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
 from twinflower.problems.objectives import LinearModel
@@ -66,14 +63,6 @@ def sigma(setup: Setup, client: int) -> float:
     """The standard deviation of the noise in a client's release."""
     assert setup.plan
     return float(setup.plan.multipliers[client]) * release(setup, client).spread
-
-
-def of_client(setup: Setup, number: int, guard: Guard | None, store: StateStore) -> PrivateIntervals | None:
-    """What a private client needs for its release; None if it releases nothing."""
-    if guard is None or not asked(setup):
-        return None
-    last = setup.config.rounds
-    return PrivateIntervals(guard, release(setup, number), units(setup), last, store.intervals)
 
 
 def _released(setup: Setup, x: Array, client: int) -> Released:

@@ -109,7 +109,7 @@ def starting_point(config: Config, objective: Model) -> Array:
     """The public starting point (d,): the objective's own, that of start-point, or with start-scale > 0 normal draws of
     that scale. Raises SettingError for a start-point of another size."""
     if config.start_point:
-        start = cast(Array, point_of(config.start_point))
+        start = np.array(point_of(config.start_point))
         require(
             len(start) == objective.d,
             f"start-point must have one number for each of the model's {objective.d} entries; got {len(start)}",

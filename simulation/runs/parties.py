@@ -8,13 +8,16 @@ from pathlib import Path
 from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
+from twinflower.clients.counts import PrivateEvaluation
 from twinflower.clients.exact import ExactAnswers
+from twinflower.clients.intervals import PrivateIntervals
 from twinflower.clients.ledger import ContextLedger, SeededLedger
-from twinflower.clients.store import ContextStore, FileStore
+from twinflower.clients.store import ContextStore, FileStore, StateStore
 from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
+from twinflower.privacy.mechanism import evaluation_draws, secret
 from twinflower.sums.masks import Identity, simulated
 
 from . import agreement, held_out, information
@@ -97,7 +100,7 @@ def client_of(
         store,
         held_rows(setup, number),
         counts,
-        held_out.of_client(setup, number, guard),
+        _evaluation(setup, number, guard),
         ExactAnswers(
             score_bins(setup.config, setup.dataset.num_classes),
             own.errors,
@@ -105,7 +108,28 @@ def client_of(
             setup.config.rounds,
             least_cell,
         ),
-        information.of_client(setup, number, guard, store or ContextStore(context.state)),
+        _intervals(setup, number, guard, store or ContextStore(context.state)),
+    )
+
+
+def _evaluation(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluation | None:
+    """What a private client needs to evaluate models; None for one that holds out no rows."""
+    plan = held_out.counts(setup)
+    if guard is None or plan is None or not plan.sizes[number]:
+        return None
+    draws = (lambda round_: secret) if guard.secret else evaluation_draws(setup.config.seed, number)
+    return PrivateEvaluation(
+        guard.counting(plan.multiplier, draws), plan.release(number), plan.bound, plan.rounds, plan.bins
+    )
+
+
+def _intervals(setup: Setup, number: int, guard: Guard | None, store: StateStore) -> PrivateIntervals | None:
+    """What a private client needs for its release; None if it releases nothing."""
+    if guard is None or not information.asked(setup):
+        return None
+    last = setup.config.rounds
+    return PrivateIntervals(
+        guard, information.release(setup, number), information.units(setup), last, store.intervals
     )
 
 

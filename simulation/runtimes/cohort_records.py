@@ -7,8 +7,7 @@ import numpy as np
 
 from twinflower.arrays import Array, Index
 from twinflower.errors import require
-from twinflower.rounds import Outcome
-from twinflower.strategies import Round
+from twinflower.rounds import Outcome, Round
 
 from ..results.checkpoint import (
     Checkpoint,

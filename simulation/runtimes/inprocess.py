@@ -17,13 +17,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from twinflower.clients import AlgorithmClient
+from twinflower.errors import DataError
 from twinflower.flower_messages import RAISED
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import run_folder
 from ..results.record import Progress, Result
-from ..results.resume import in_process, require_states
-from ..runs.parties import client_of
+from ..results.resume import in_process
+from ..runs.parties import client_of, store_of
 from ..runs.setup import Setup, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from . import flower_internals
@@ -122,10 +123,24 @@ def train(setup: Setup, progress: Progress | None = None, checkpoints: Checkpoin
     try:
         with computing():
             if checkpoints:
-                require_states(setup, checkpoints)
+                _require_states(setup, checkpoints)
             return run_strategy(setup, InProcessGrid(setup), "inprocess", progress, checkpoints)
     finally:
         logger.setLevel(level)
+
+
+def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
+    """Raise DataError unless every client sampled before the newest checkpoint still has its state."""
+    found, _ = checkpoints.newest()
+    if found is None or not setup.config.output.state_dir:
+        return
+    for client, _ in found.info.get("born", ()):
+        store = store_of(setup, client, setup.config.output.state_dir)
+        if store and store.last(found.info["session"]) is None:
+            raise DataError(
+                f"the state of client {client} is not in {setup.config.output.state_dir}: without it the run cannot go "
+                "on; start anew in another folder"
+            )
 
 
 def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:

@@ -20,20 +20,16 @@ from twinflower.errors import RunError, TwinflowerError
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder
-from ..results.record import Ending, Progress
+from ..results.record import Ending
 from ..results.resume import left
 from ..settings.experiment import Experiment
-from . import cohort, inprocess
-from .local import Train, run_part
+from . import runtime as runtime_module
+from .local import run_part
 from .observer import Observer
 from .processes import interruptible
 
 _PAUSE = 0.1  # seconds between two looks at the number of rounds done
-_TRAINERS: dict[str, Callable[[Experiment, Path, Progress], Train]] = {
-    "inprocess": inprocess.trainer,
-    "cohort": cohort.trainer,
-}
-RUNTIMES = tuple(_TRAINERS)
+RUNTIMES = ("inprocess", "cohort")
 """The runtimes whose runs can be divided among workers."""
 
 
@@ -158,7 +154,7 @@ def _end_with_parent() -> None:
 def _run_part(plan: Experiment, folder: Path, runtime: str, part: _Part) -> _PartResult:
     """Train and store a part."""
     curve, rounds, endings = plan.curves[part.curve], _Rounds(len(part.seeds)), list[Ending]()
-    train = _TRAINERS[runtime](plan, folder, lambda row: rounds.reach(row["round"]))
+    train = runtime_module(runtime).trainer(plan, folder, lambda row: rounds.reach(row["round"]))
     try:
         failures = run_part(plan, folder, train, curve, list(part.seeds), endings)
         return _PartResult(failures, endings)

@@ -11,8 +11,8 @@ from flwr.serverapp import Grid
 
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError
+from twinflower.rounds import Training
 from twinflower.strategies import StarStrategy
-from twinflower.strategies.rounds import Training
 
 from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
 from ..results.record import Progress, Recorder, Result

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinflower.arrays import Labels
-from twinflower.data.ranges import Bins, Unscaled, unpack_ranges
-from twinflower.models.survival import TimeGrid
-from twinflower.privacy.guard import Guard
-from twinflower.privacy.release import Release, Rounding
-from twinflower.work import Noise, no_noise
+from .arrays import Labels
+from .data.ranges import Bins, Unscaled, unpack_ranges
+from .models.survival import TimeGrid
+from .privacy.guard import Guard
+from .privacy.release import Release, Rounding
+from .work import Noise, no_noise
 
 COUNTS_ROUND = 0
 """The round in which counts are released, before the first of the training."""
