@@ -98,7 +98,8 @@ def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Map
     missing = [client for client in range(wanted) if client not in nodes]
     absent = f" (nobody holds partition {some(missing)})" if nodes and missing else ""
     if failures:
-        return f"{len(failures)} of {wanted or 'the'} nodes cannot take part{absent}: {_reasons(failures)}"
+        number = max(wanted, len(nodes) + len(failures))
+        return f"{len(failures)} of {number} nodes cannot take part{absent}: {_reasons(failures)}"
     return (
         f"waited {waited:g} s for {wanted or 'any'} nodes, but only {len(nodes)} reported their partition{absent}: "
         "start the missing nodes, or raise node-timeout"
@@ -110,5 +111,6 @@ def _reasons(failures: Mapping[int, Error]) -> str:
     groups: dict[str, list[int]] = {}
     for node, error in failures.items():
         groups.setdefault(short(error.reason), []).append(node)
-    parts = [f"node {some(nodes)}: {reason[:_LONGEST_SAID]}" for reason, nodes in groups.items()]
+    longest = _LONGEST_SAID if len(groups) > 1 else None
+    parts = [f"node {some(nodes)}: {reason[:longest]}" for reason, nodes in groups.items()]
     return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")

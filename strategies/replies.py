@@ -22,7 +22,7 @@ Read = Callable[[int, Message], T]
 """What the reply of a client holds; raises ReplyError if it is invalid."""
 
 NO_REPLY = "no reply"
-_LONGEST_REASON = 1000
+_LONGEST_REASON, _LONGEST_TRACEBACK = 1000, 100_000
 _FOREIGN = {  # what errors of Flower's own mods contain, and what to do about them
     "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "
     'place of a strategy: leave the mod out, and set privacy.trust = "sum" to hide what single sites send',
@@ -33,8 +33,9 @@ _FOREIGN = {  # what errors of Flower's own mods contain, and what to do about t
 
 def short(message: object) -> str:
     """Text from an untrusted node, made safe for the log: one printable line of bounded length."""
-    line = readable(" ".join(str(message)[:_LONGEST_REASON].split()))
-    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in str(message)), line)
+    text = str(message)[:_LONGEST_TRACEBACK]
+    line = " ".join(readable(text).split())[:_LONGEST_REASON]
+    line = next((remedy for mark, remedy in _FOREIGN.items() if mark in text), line)
     return "".join(filter(str.isprintable, line))
 
 

@@ -20,6 +20,9 @@ RAISED = 2
 GONE = 5
 """The code of the error reply that Flower makes for a node that has left."""
 
+_RAISED = re.compile(
+    r"^((?:[A-Za-z_]\w*\.)*)([A-Z]\w*): (\S.*)$", re.MULTILINE
+)  # the last line of a traceback
 _EXCEPTION = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*?)(?:'>)?$")
 
 
@@ -35,6 +38,13 @@ def reply_record(kind: str, part: str) -> str:
 
 
 def readable(reason: str) -> str:
-    """The reason of an error reply, with an exception as "TypeOfError: its text"; it may be cut off at the end."""
-    found = _EXCEPTION.match(reason)
+    """The reason of an error reply, with an exception as "TypeOfError: its text"; it may be cut off at the end.
+
+    Of a traceback, as Flower's engine sends it, the last error of ours, else the last that is not Flower's or Ray's.
+    """
+    raised = [own for own in _RAISED.finditer(reason) if not own[1].startswith(("flwr.", "ray."))]
+    if raised:
+        cause = next((own for own in reversed(raised) if own[1].startswith("twinflower.")), raised[-1])
+        return f"{cause[2]}: {cause[3]}"
+    found = _EXCEPTION.match(" ".join(reason.split()))
     return f"{found[1]}: {found[2]}" if found else reason

@@ -125,6 +125,9 @@ class Engine:
     def last_status(self) -> str:
         """The status of the newest run, such as finished:completed."""
         listing = json.loads(self.flwr("ls", CONNECTION, "--format", "json"))
+        if "runs" not in listing:
+            reason = " ".join(str(listing.get("error-message", listing)).split())
+            raise RunError(f"flwr cannot list its runs: {reason}; {self.place.end_of(_FLWR_RUN)}")
         runs = sorted(listing["runs"], key=lambda run: run["pending-at"])
         return str(runs[-1]["status"]) if runs else "never started"
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from . import janitor
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _START_TIMEOUT = 180.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LAST_LINES = 15
 _PAUSE = 0.1
 
@@ -32,6 +33,15 @@ def cores() -> int:
     """The number of cores that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # Linux only
     return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def without_proxy(environment: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables with which no proxy is asked for addresses on this machine, besides those of the user."""
+    known = [environment.get(name, "") for name in ("no_proxy", "NO_PROXY")]
+    if "*" in known:  # no proxy at all; only by itself has it this meaning
+        return dict.fromkeys(("no_proxy", "NO_PROXY"), "*")
+    hosts = dict.fromkeys(host.strip() for own in known for host in own.split(",") if host.strip())
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join({**hosts, **dict.fromkeys(_LOOPBACK)}))
 
 
 class Interrupted(KeyboardInterrupt):
@@ -109,7 +119,7 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
     ended the block.
     """
     with _Signals() as signals, _janitor() as home:
-        place = Place(home, os.environ | {janitor.MARK: str(home)}, logs or home)
+        place = Place(home, os.environ | without_proxy(os.environ) | {janitor.MARK: str(home)}, logs or home)
 
         def urgent() -> bool:
             place.reap()

@@ -1,0 +1,120 @@
+"""What other machines do: proxies, and errors in the processes of Flower's engine."""
+
+import json
+import os
+import re
+import traceback
+from types import SimpleNamespace
+from urllib.request import proxy_bypass_environment
+
+import pytest
+from flwr.app import Error
+from flwr.clientapp.client_app import ClientAppException
+
+from twinflower.errors import DataError, RunError, SettingError
+from twinflower.simulation.runtimes import engine, processes
+from twinflower.simulation.runtimes.processes import place_of_its_own, without_proxy
+from twinflower.strategies.nodes import _too_few
+from twinflower.strategies.replies import short
+
+# ------------------------------------------------------------------------------------- proxies
+
+
+@pytest.mark.parametrize(
+    ("before", "bypassed", "asked"),
+    [
+        ({}, [], ["example.org"]),
+        ({"no_proxy": "hospital.example, 10.0.0.1"}, ["hospital.example", "10.0.0.1"], ["example.org"]),
+        ({"NO_PROXY": ".example"}, ["a.example"], ["example.org"]),
+        ({"no_proxy": "*"}, ["example.org"], []),
+    ],
+)
+def test_no_proxy_is_asked_for_this_machine_and_the_users_exceptions_remain(before, bypassed, asked):
+    after = without_proxy(before)
+    assert after["no_proxy"] == after["NO_PROXY"]
+    for host in ("127.0.0.1", "localhost", *bypassed):
+        assert proxy_bypass_environment(host, {"no": after["no_proxy"]})
+    for host in asked:
+        assert not proxy_bypass_environment(host, {"no": after["no_proxy"]})
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "HTTPS_PROXY", "all_proxy"])
+def test_a_process_that_we_start_reaches_this_machine_past_a_dead_proxy(name, monkeypatch):
+    """By httpx, as Flower's command line does."""
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    text = (
+        "import httpx, http.server, threading\n"
+        "server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "print(httpx.get(f'http://127.0.0.1:{server.server_port}/').status_code)"
+    )
+    with place_of_its_own() as place:
+        place.start("asks", [processes.sys.executable, "-c", text]).wait()
+        assert place.log("asks").read_text().splitlines()[-1] == "200"
+
+
+def test_flowers_error_in_json_is_a_sentence(tmp_path, monkeypatch):
+    text = "Using SuperLink: ours\n Listing all runs...\n\nConnection to the SuperLink is unavailable."
+    monkeypatch.setattr(
+        engine.Engine, "flwr", lambda *words: json.dumps({"success": False, "error-message": text})
+    )
+    place = processes.Place(tmp_path, dict(os.environ), tmp_path)
+    place.log("flwr-run").write_text("it ended\n")
+    sentence = (
+        "flwr cannot list its runs: .* Connection to the SuperLink is unavailable.; the end of .*flwr-run.log"
+    )
+    with pytest.raises(RunError, match=sentence):
+        engine.Engine(place, 1, SimpleNamespace(lines=list)).last_status()
+
+
+# ------------------------------------------------------------------------------------- causes
+
+
+def in_ray(error):
+    """The reason in the error reply for an exception in a client, as Flower's engine makes it."""
+    from ray.exceptions import RayTaskError
+
+    try:
+        try:
+            raise error
+        except Exception as cause:
+            raise ClientAppException(str(cause)) from cause
+    except ClientAppException as found:
+        text = "\n".join(f"  File {'x' * 300}.py, line {k}, in call" for k in range(20))
+        ray = RayTaskError(
+            "ClientAppActor.run", text + "\n" + traceback.format_exc(), found
+        ).as_instanceof_cause()
+    return f"{type(ray)}:<'{ray}'>"
+
+
+def handled():
+    """An error of ours that was raised while another one was handled."""
+    try:
+        {}["ill"]
+    except KeyError:
+        return SettingError(COUNT)
+
+
+COUNT = "clients.count is 2, but there are 3 nodes"
+LONG = "the table has no column 'age', " + "which the schema names, " * 20 + "so leave it out"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SettingError(COUNT), f"SettingError: {COUNT}"),
+        (DataError(LONG), f"DataError: {LONG}"),
+        (ValueError("matmul: Input operand 1 has a mismatch"), "ValueError: matmul: Input operand 1 has a mismatch"),
+        (handled(), f"SettingError: {COUNT}"),
+    ],
+)  # fmt: skip
+def test_the_cause_of_a_nodes_failure_is_said_in_full(error, said):
+    reason = in_ray(error)
+    assert len(reason) > 1000 and short(reason) == said
+    failures = {node: Error(2, reason) for node in (7, 8, 9)}
+    assert _too_few({}, 2, 1.0, failures) == f"3 of 3 nodes cannot take part: node 7, 8, 9: {said}"
+
+
+def test_what_a_node_sends_stays_one_line_of_bounded_length():
+    endless = "Traceback\n" + "twinflower.errors.DataError: " + "x" * 10**6
+    assert re.fullmatch("DataError: x+", short(endless)) and len(short(endless)) == 1000
