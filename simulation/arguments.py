@@ -143,7 +143,7 @@ def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
         for title, rows in tables(found.rows).items():
             table(headings(found.rows), rows, title)
     table(FACTS, found.facts.lines)
-    say(*remarks(found))
+    say(*remarks(found, known.origin.get("outcome", "")))
 
 
 def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None, times: str) -> None:

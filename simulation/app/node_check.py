@@ -75,9 +75,12 @@ def _table(site: Site) -> Iterator[str]:
     path = Path(site.data_file).expanduser()
     require(_has_rows(site), f"data-file {path} is not a file that can be read")
     if site.schema:
-        found = problems(path, read_schema(site.schema))
+        schema = read_schema(site.schema)
+        found = problems(path, schema)
         require(not found, "; ".join(found))
         yield f"table: {path} fits its schema, whose digest is {site.schema_digest}"
+        if scales := schema.at(path).scales:
+            yield f"units: {', '.join(scales)} {'is' if len(scales) == 1 else 'are'} converted, as sites says"
 
 
 def _has_rows(site: Site) -> bool:

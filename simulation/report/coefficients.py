@@ -31,10 +31,11 @@ _ERRORS = (
 _PRIVATE_ERRORS = "Intervals at 95% and p-values (of no effect) are for independent rows."
 
 
-def remarks(found: Inference) -> list[str]:
-    """What a reader of the tables should know."""
+def remarks(found: Inference, outcome: str = "") -> list[str]:
+    """What a reader of the tables should know; outcome: the event or the positive class, as `runs.outcome` says it."""
     errors = [_PRIVATE_ERRORS if found.private else _ERRORS] if _has_errors(found.rows) else []
     return [
+        *([_sentence(outcome)] if outcome else []),
         _UNITS,
         *([_BASELINE] if found.rows[0].column == BASELINE else []),
         f"{_USED} {'' if errors or found.remarks else _NO_ERRORS}".strip(),

@@ -101,6 +101,7 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
     printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
     return [
         "; ".join(parts),
+        *filter(None, [runs[0].get("outcome")]),
         *(line for run in runs for line in evaluated(run, len(runs) > 1) if not printed),
     ]
 

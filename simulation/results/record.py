@@ -24,6 +24,7 @@ from ..runs.advice import warnings
 from ..runs.agreement import agreed, scaled
 from ..runs.held_out import released
 from ..runs.information import Sums
+from ..runs.outcome import outcome
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
 from ..runs.setup import Setup
@@ -290,6 +291,7 @@ class Result:
             "test_accuracy_from": "server" if self.setup.central.has_score else "clients",
             "regression": not self.setup.dataset.num_classes,
             "survival": config.objective.name in SURVIVAL,
+            "outcome": outcome(self.setup) or None,
             "majority_baseline": self.setup.central.baseline(),
             **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
             "objective": finite(last.get("objective")),
@@ -355,7 +357,10 @@ def trained_model(
         return None
     return trained(
         x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
-        origin={**origin(config, privacy), "seed": config.seed, "run": config.digest}, information=information,
+        origin={
+            **origin(config, privacy), "seed": config.seed, "run": config.digest,
+            **({"outcome": known} if (known := outcome(setup)) else {}),
+        }, information=information,
         selected=h.entries if isinstance(h, Support) else (), facts=facts.known(setup),
     )  # fmt: skip
 

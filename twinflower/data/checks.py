@@ -36,6 +36,7 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
 
     The table must be one without `problems`.
     """
+    schema = schema.at(Path(path).expanduser())
     label, columns = schema.label, list(schema.columns)
     if isinstance(label, Survival):
         columns.append(Number(label.column, label.times))
@@ -44,7 +45,8 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
     tally, names = {column.name: np.zeros(3, int) for column in columns}, [column.name for column in columns]
     for piece in opened(Path(path).expanduser(), schema.dialect)[1](names, numeric_columns(schema)):
         for column in columns:
-            tally[column.name] += _fit(column, piece[column.name], schema.absent)
+            cells = schema.measured(column.name, piece[column.name])
+            tally[column.name] += _fit(column, cells, schema.absent)
     return [(name, *map(int, counts)) for name, counts in tally.items()]  # type: ignore[misc]
 
 
@@ -61,6 +63,7 @@ def problems(path: str | Path, schema: Schema) -> list[str]:
     """Every reason why a table does not fit the schema, a sentence for each kind of fault in a column or in the rows;
     empty if the table fits."""
     file = Path(path).expanduser()
+    schema = schema.at(file)
     faults: Faults = {}
     found: list[str] = []
     uneven: dict[int, str] = {}
@@ -103,8 +106,12 @@ def _collect(faults: Faults, uneven: Collection[int], schema: Schema, pieces: It
 def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
     """For every column that is read, a function of its cells that raises CellError if one does not fit."""
 
+    def checked(name: str, encode: Callable[[Cells], Any]) -> Callable[[Cells], Any]:
+        return lambda cells: encode(schema.measured(name, cells))
+
     def of_column(column: Column) -> Callable[[Cells], Any]:
-        return lambda cells: column.encode(cells, schema.absent, np.empty((len(cells), len(column.features))))
+        size = len(column.features)
+        return lambda cells: column.encode(cells, schema.absent, np.empty((len(cells), size)))
 
     def of_label(encode: Encoder) -> Callable[[Cells], Any]:
         return lambda cells: encode(cells, schema.absent)
@@ -114,7 +121,7 @@ def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
     if schema.weight:
         checks[schema.weight.column] = of_label(schema.weight.encode)
     checks[schema.group] = lambda cells: people(cells, schema.absent)
-    return checks
+    return {name: checked(name, check) for name, check in checks.items()}
 
 
 def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, CellError]]:

@@ -21,8 +21,9 @@ from ..decimals import decimal, decimals
 from ..errors import DataError
 from ..settings import LARGEST
 from ..survival_labels import signed
+from .span import Floats as Floats
+from .span import Range as Range
 
-Floats = NDArray[np.float64]
 Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the file, or numbers
 
 UNFIT = "a value in its table does not fit the schema"
@@ -42,6 +43,10 @@ class CellError(DataError):
     def placed(self, column: str) -> Self:
         """The same error with the name of the column."""
         return type(self)(self.row, f"column '{column}': {self.cell}", self.remedy)
+
+
+class Measured(NDArray[np.float64]):  # type: ignore[misc]
+    """Cells that are numbers in the unit of the schema already, NaN where they are missing."""
 
 
 @dataclass(frozen=True)
@@ -86,39 +91,16 @@ def listed(cells: Cells) -> Sequence[Any]:
 
 
 @dataclass(frozen=True)
-class Range:
-    """The public range of a number."""
-
-    low: float
-    high: float
-
-    @property
-    def middle(self) -> float:
-        """The middle of the range."""
-        return self.low / 2 + self.high / 2
-
-    @property
-    def half(self) -> float:
-        """Half the width of the range."""
-        return self.high / 2 - self.low / 2
-
-    def scaled(self, values: Floats) -> Floats:
-        """The values scaled from the range to [-1, 1] and clipped; NaN stays NaN."""
-        with np.errstate(over="ignore"):  # far outside a narrow range
-            return np.clip((values - self.middle) / self.half, -1.0, 1.0)
-
-    def features(self, values: Floats) -> Floats:
-        """The scaled values with 0 in place of NaN."""
-        return np.nan_to_num(self.scaled(values))
-
-
-@dataclass(frozen=True)
 class Number:
-    """A column of numbers with a public range; None: the range is private, and not known yet."""
+    """A column of numbers with a public range; None: the range is private, and not known yet. unit, below,
+    above: how they are written (`units`)."""
 
     name: str
     range: Range | None
     missing: str = REFUSE
+    unit: str = ""
+    below: str = ""
+    above: str = ""
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -137,11 +119,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A column with a public list of categories."""
+    """A column with a public list of categories. values: those of each category; empty: its name."""
 
     name: str
     categories: tuple[str, ...]
     missing: str = REFUSE
+    values: tuple[tuple[str, ...], ...] = ()
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -150,7 +133,8 @@ class Category:
 
     def codes(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """The index of each cell's category (rows,), -1 for missing cells; CellError for an invalid cell."""
-        places = {category: place for place, category in enumerate(self.categories)}
+        named = self.values or [(category,) for category in self.categories]
+        places = {value: place for place, values in enumerate(named) for value in values}
         return _coded(cells, places, absent, f"one of the categories, which are {_few(places)}")
 
     def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
@@ -186,6 +170,7 @@ def refuse(gone: NDArray[np.bool_], text: str, remedy: str) -> None:
 
 
 Encoder = Callable[[Cells, frozenset[str]], Any]
+_UNIT = Range(1.0, 1.0)
 _NO_LABEL = ("the label is missing", "leave the row out")
 
 
@@ -244,7 +229,7 @@ class Counts:
     column: str
     most: int
     exposure: str = ""
-    exposures: Range = Range(1.0, 1.0)
+    exposures: Range = _UNIT
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:
@@ -322,6 +307,8 @@ missing value; it raises CellError for an invalid cell. joined: the labels (rows
 
 def numbers(cells: Cells, absent: frozenset[str]) -> Floats:
     """The cells as numbers (rows,), NaN for missing cells; CellError for any other cell."""
+    if isinstance(cells, Measured):
+        return np.asarray(cells)
     numeric = isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub"
     try:
         values = np.array(cells if numeric else decimals(listed(cells)), dtype=np.float64)

@@ -13,10 +13,14 @@ from typing import NamedTuple
 from ..decimals import decimal
 from .checks import problems
 from .columns import REFUSE, Category, Column, Number
+from .comparisons import about_event, about_levels, about_units, about_values
 from .csv_tables import DELIMITERS, Dialect, with_point
 from .drafts import MOST_CATEGORIES, Seen, Table, draft, read_tables, spanned
+from .oddities import begin_like_numbers, question
 from .schema import Schema
 from .schema_file import to_toml
+from .tables import numeric_columns
+from .words import tokens
 
 _DRAFTED = """\
 # A draft, made from all values of {files}. Its ranges and categories are
@@ -36,6 +40,7 @@ _FEW = 5  # values that are quoted
 _SEPARATED = re.compile(
     r"[+-]?\d+([.,' \u00a0\u202f]\d{3})*[.,]?\d+"
 )  # numbers with separators, such as 1,234.5
+_MANY_NAMES = 200  # of columns, all pairs of which are compared
 _MANY_NUMBERS = 10  # from so many, a lone repeated number at the end is conspicuous
 
 
@@ -82,15 +87,64 @@ def _misfits(tables: Sequence[Table], schema: Schema) -> list[str]:
 def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     """What the author of a schema should look at, a sentence or two each."""
     found = [*_uneven(tables), *_dialects(tables, schema.dialect), *_names(tables)]
-    numbers = [column.name for column in schema.columns if isinstance(column, Number)]
+    numbers = {column.name for column in schema.columns if isinstance(column, Number)}
+    held = {name: _holders(tables, name) for name in (*schema.used, *filter(None, schema.ignore))}
+    whole = {name: Seen.of(table.columns[name] for table in holders) for name, holders in held.items()}
+    found += about_event(schema.label, whole[getattr(schema.label, "event", schema.label.column)])
     for name in (*schema.names, *filter(None, schema.ignore)):
-        found += _mixed(tables, name, name in numbers)
-        found += _thousands(tables, name)
-        found += () if name in numbers else _grouped(tables, name)
+        found += _mixed(held[name], name, name in numbers)
+        found += _thousands(held[name], name)
+        found += () if name in numbers else _grouped(name, whole[name])
+    for name in filter(None, schema.ignore):
+        found += _ignored(name, whole[name])
+    for column in (*schema.columns, schema.label):
+        found += about_values(column)
     for column in schema.columns:
-        seen = Seen.of(table.columns[column.name] for table in tables if column.name in table.columns)
-        found += _marks(column, seen)
+        found += _marks(column, whole[column.name])
+        found += _written(column)
+    for name in numeric_columns(schema):
+        found += about_units(name, _by_table(held[name], name))
+    for column in schema.columns:
+        if isinstance(column, Category):
+            found += about_levels(column, _by_table(held[column.name], column.name))
     return found
+
+
+def _holders(tables: Sequence[Table], column: str) -> list[Table]:
+    return [table for table in tables if column in table.columns]
+
+
+def _by_table(tables: Sequence[Table], column: str) -> dict[str, Seen]:
+    """The values of the column in each table, if several have it."""
+    if len(tables) == 1:
+        return {}
+    depth = (
+        1 if len({table.file.name for table in tables}) == len(tables) else 2
+    )  # of a name, with its folder
+    return {_ascii(Path(*table.file.parts[-depth:])): Seen.of([table.columns[column]]) for table in tables}
+
+
+def _ignored(column: str, seen: Seen) -> Iterator[str]:
+    """A question about a column that is ignored because of what it seems to be."""
+    if why := question(column, seen):
+        shown = _quoted(list(seen.texts))
+        yield f"Column '{column}' ({shown}) {why}. It is ignored; if it is a feature, give it a range or categories."
+
+
+def _written(column: Column) -> Iterator[str]:
+    """A question about a column whose numbers are written with a unit, or with limits of detection."""
+    if isinstance(column, Number) and column.unit:
+        yield f"Column '{column.name}': is every number in {column.unit!r}, also without it?"
+    if isinstance(column, Number) and column.above:
+        yield (
+            f"Column '{column.name}' has values above a limit, such as >500. They are read as the limit "
+            '(censored-above = "limit"). Is that right?'
+        )
+    if isinstance(column, Number) and column.below:
+        yield (
+            f"Column '{column.name}' has values below a limit of detection, such as <0.5. Are they to be read as the "
+            'limit (censored-below = "limit"), or as half of it ("half")?'
+        )
 
 
 def _uneven(tables: Sequence[Table]) -> Iterator[str]:
@@ -103,9 +157,11 @@ def _uneven(tables: Sequence[Table]) -> Iterator[str]:
 
 def _thousands(tables: Sequence[Table], column: str) -> Iterator[str]:
     """A note on a column few of whose numbers have points between thousands: perhaps one of the marks is a slip."""
+    if not any(table.thousands.get(column) for table in tables):
+        return
     cells = sum((table.thousands.get(column, Counter()) for table in tables), Counter[str]())
     read = {cell: decimal(with_point(cell)) for cell in sorted(cells)}
-    seen = Seen.of(table.columns[column] for table in tables if column in table.columns)
+    seen = Seen.of(table.columns[column] for table in tables)
     rest = {number: count for number, count in seen.numbers.items() if number not in read.values()}
     if 0 < cells.total() < sum(rest.values()):
         values, others = _first([f"{value:g}" for value in read.values()]), spanned(rest)
@@ -122,23 +178,40 @@ def _names(tables: Sequence[Table]) -> Iterator[str]:
         for table in tables
         for name in filter(None, table.columns)
     }
-    for one, other in combinations(holders, 2):
-        near = get_close_matches(one.casefold(), [other.casefold()])
-        if near and not holders[one] & holders[other]:
+    lacked = [name for name in holders if len(holders[name]) < len(tables)]
+    for one, other in _near(lacked):
+        if not holders[one] & holders[other]:
             yield (
                 f"Is '{one}' in {_files(holders[one])} the same column as '{other}' in {_files(holders[other])}? Then "
                 "give it one name in all files."
             )
 
 
-def _grouped(tables: Sequence[Table], column: str) -> Iterator[str]:
-    """A note on a column of texts many of which could be numbers with separators."""
-    seen = Seen.of(table.columns[column] for table in tables if column in table.columns)
+def _near(names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every two names that are nearly the same; of many only those that are the same without capitals and signs."""
+    if len(names) > _MANY_NAMES:
+        same: dict[str, list[str]] = {}
+        for name in names:
+            same.setdefault("".join(tokens(name)), []).append(name)
+        for group in same.values():
+            yield from combinations(group, 2)
+    else:
+        pairs = combinations(names, 2)
+        yield from (pair for pair in pairs if get_close_matches(pair[0].casefold(), [pair[1].casefold()]))
+
+
+def _grouped(column: str, seen: Seen) -> Iterator[str]:
+    """A note on a column of texts many of which could be numbers."""
     alike = [text for text in seen.others if _SEPARATED.fullmatch(text)]
     if 2 * (len(alike) + len(seen.numbers)) > len(seen.texts) and alike:
         yield (
             f"Column '{column}' is read as text because of {_quoted(alike)}. If these are numbers, write them without "
             "separators between thousands, and with the decimal mark of all other numbers in the file."
+        )
+    elif (alike := begin_like_numbers(seen.others)) and not question(column, seen):
+        yield (
+            f"Column '{column}' is read as text because of {_quoted(alike)}. If these are numbers, write one number in "
+            "a cell, perhaps with one unit after it (unit) or < before it (censored-below), and give it a range."
         )
 
 
@@ -159,8 +232,7 @@ def _words(dialect: Dialect) -> str:
 def _mixed(tables: Sequence[Table], column: str, number: bool) -> Iterator[str]:
     """A note on a column that holds only numbers in some tables and texts in another one, or is drafted as a number and
     has texts."""
-    holders = [table for table in tables if column in table.columns]
-    seen = [(_name(table), Seen.of([table.columns[column]])) for table in holders]
+    seen = [(_name(table), Seen.of([table.columns[column]])) for table in tables]
     plain = [name for name, own in seen if own.texts and not own.others]
     for name, own in seen:
         if own.others and (plain or number):
@@ -224,15 +296,15 @@ def _first(words: Sequence[str]) -> str:
 
 
 def _name(table: Table) -> str:
-    return _ascii(table.file)
+    return _ascii(Path(table.file.name))
 
 
 def _files(files: Iterable[Path]) -> str:
-    return ", ".join(sorted(map(_ascii, files)))
+    return ", ".join(sorted(_ascii(Path(file.name)) for file in files))
 
 
 def _ascii(file: Path) -> str:
-    return file.name.encode("ascii", "replace").decode()
+    return str(file).encode("ascii", "replace").decode()
 
 
 def _printable(text: str) -> str:

@@ -24,14 +24,17 @@ from .columns import (
     Range,
     Survival,
     Target,
+    as_text,
     listed,
     texts,
 )
 from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, with_point
 from .dialects import recognised
+from .oddities import Written, number_in, question, written
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, nested_columns, opened
 from .weights import Weight
+from .words import events, is_event, same_meaning
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column
 _FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories
@@ -45,7 +48,8 @@ class Table(NamedTuple):
     """A table that was read without a schema: by column, its canonical texts and how often each occurs.
 
     uneven: the numbers of the rows with more or fewer fields than the header, which are left out. thousands: by column,
-    the cells of a file with decimal commas that have points between thousands, too, such as 1.027,5.
+    the cells of a file with decimal commas that have points between thousands, too, such as 1.027,5. written: the
+    columns whose numbers have a unit or limits of detection in any of the tables; the texts here are without these.
     """
 
     file: Path
@@ -53,11 +57,36 @@ class Table(NamedTuple):
     columns: Mapping[str, Counter[str]]
     uneven: Sequence[int] = ()
     thousands: Mapping[str, Counter[str]] = MappingProxyType({})
+    written: Mapping[str, Written] = MappingProxyType({})
 
 
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read tables, each in the dialect in which it seems to be written; DataError for one that cannot be read."""
-    return [_read(Path(path).expanduser()) for path in paths]
+    tables = [_read(Path(path).expanduser()) for path in paths]
+    ways = {name: written(Seen.of(own)) for name, own in by_column(tables).items()}
+    known = {name: way for name, way in ways.items() if way}
+    return [_plain(table, known) for table in tables] if known else tables
+
+
+def by_column(tables: Sequence[Table]) -> dict[str, list[Counter[str]]]:
+    """The texts of every column, in each table that has it."""
+    found: dict[str, list[Counter[str]]] = {}
+    for table in tables:
+        for name, texts_ in table.columns.items():
+            found.setdefault(name, []).append(texts_)
+    return found
+
+
+def _plain(table: Table, ways: Mapping[str, Written]) -> Table:
+    """The table with plain numbers where they are written in these ways."""
+    changed = dict(table.columns)
+    for name in ways.keys() & changed.keys():
+        plain: Counter[str] = Counter()
+        for text, count in changed[name].items():
+            commas = table.dialect and table.dialect.decimal == ","
+            plain[as_text(with_point(number_in(text)) if commas else number_in(text))] += count
+        changed[name] = plain
+    return table._replace(columns=changed, written=ways)
 
 
 def _read(file: Path) -> Table:
@@ -107,14 +136,18 @@ def draft(
     )
     for own in outcome:
         expect(own in names, f"there is no column '{own}' in {files}{alike(own, names)}")
-    seen = {name: Seen.of(table.columns.get(name, Counter([""])) for table in tables) for name in names}
-    columns = [seen[name].column(name) for name in names if name not in outcome]
+    absent, ways = Counter([""]), tables[0].written
+    seen = {name: Seen.of(table.columns.get(name, absent) for table in tables) for name in names}
+    columns = [seen[name].column(name, ways.get(name)) for name in names if name not in outcome]
     used = tuple(
         replace(own, range=None) if private_ranges and isinstance(own, Number) else own
         for own in columns
         if isinstance(own, Number | Category)
     )
-    expect(bool(used), f"no column of {tables[0].file} but the label can be used")
+    if not used:
+        asked = {name: question(name, seen[name]) for name in names if name not in outcome}
+        why = "".join(f"; column '{name}' {own}" for name, own in asked.items() if own)
+        raise DataError(f"no column of {tables[0].file} but the label can be used{why}")
     ignored = tuple(name for name in columns if isinstance(name, str))
     drafted = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
     found = seen[weight].weight(weight) if weight else None
@@ -159,14 +192,18 @@ class Seen:
         whole = sum(all(map(is_allowed_number, own)) for own in self.tables)
         return 2 * sum(self.numbers.values()) >= self.texts.total() or 2 * whole > len(self.tables)
 
-    def column(self, name: str) -> Column | str:
-        """The column in the draft, or its name if the draft ignores it."""
+    def column(self, name: str, way: Written | None = None) -> Column | str:
+        """The column in the draft, or its name if the draft ignores it. way: how its numbers are written."""
         rule = INDICATOR if self.missing else REFUSE
-        if not name:
+        if not name or question(name, self):
             return name
         if self._are_categories(_FEW_NUMBERS, MOST_CATEGORIES):
-            return Category(name, tuple(self._ordered()), rule)
-        return Number(name, spanned(self.numbers), rule) if self.numeric else name
+            names, values = self._grouped()
+            return Category(name, names, rule, values if len(names) < len(self.texts) else ())
+        if not self.numeric:
+            return name
+        column = Number(name, spanned(self.numbers), rule)
+        return way.column(column) if way else column
 
     def label(self, name: str) -> Classes | Target:
         """The label in the draft; DataError if the column cannot be a label."""
@@ -176,10 +213,11 @@ class Seen:
             "that has others, or choose another column with --label",
         )
         if self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
-            ordered = self._ordered()
-            integers = tuple(int(decimal(text)) for text in ordered) if self.numeric else ()
-            names = integers if len({*integers}) == len(ordered) else tuple(ordered)
-            return Classes(name, names, tuple((text,) for text in ordered))
+            names, values = self._grouped()
+            if len(names) == 2 and is_event(names[0]) and is_event(names[1]) is False:
+                names, values = names[::-1], values[::-1]  # the odds are those of the second class
+            integers = tuple(int(decimal(text)) for text in names) if self.numeric else ()
+            return Classes(name, integers if len({*integers}) == len(names) else names, values)
         if not self.numeric:
             raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
         return Target(name, spanned(self.numbers))
@@ -190,14 +228,14 @@ class Seen:
         later = [number for number in self.numbers if number > 0]
         expect(self.numeric and bool(later), f"column '{name}' cannot be the time: it has no numbers above 0")
         expect(name != event, f"column '{name}' cannot be both the time and the event")
-        happened, censored = HAPPENED, CENSORED
-        if not set(seen.texts) <= {*happened, *censored}:
-            values = seen._ordered()
-            expect(
-                len(values) == 2,
-                f"column '{event}' cannot be the event: it must have two values; got {len(values)}",
-            )
-            censored, happened = ([value] for value in values)
+        usual = [*HAPPENED, *CENSORED]
+        values = usual if set(seen.texts) <= set(usual) else seen._ordered()
+        sides = events(event, values)
+        expect(
+            sides is not None or len(values) in (2, len(usual)),
+            f"column '{event}' cannot be the event: it must have two values; got {len(values)}",
+        )
+        happened, censored = sides or ([], seen._ordered())  # a question, see `schema_file`
         times = spanned(later)
         times = replace(times, low=times.low if times.low > 0 else min(later))
         return Survival(name, times, event, tuple(happened), tuple(censored))
@@ -214,6 +252,12 @@ class Seen:
             return 1 <= len(self.texts) <= most_texts
         whole = all(value == int(value) for value in self.numbers)
         return len(self.numbers) <= most_numbers and whole and not self.others
+
+    def _grouped(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+        """The values in groups that mean the same, each with its most frequent value as its name."""
+        groups = same_meaning(self._ordered())
+        names = tuple(max(group, key=self.texts.__getitem__) for group in groups)
+        return names, tuple(map(tuple, groups))
 
     def _ordered(self) -> list[str]:
         return sorted(self.texts, key=decimal) if self.numeric else sorted(self.texts)

@@ -18,6 +18,14 @@
     age = { range = [20, 80] }
     dose = { range = "private" }
     pain = { categories = ["none", "mild", "severe"], missing = "indicator" }
+    sex = { categories = { male = ["M", "m"], female = ["F", "f"] } }          # the values of each category
+    crp = { range = [0, 500], unit = "mg/l", censored-below = "half" }         # "7 mg/l" is 7, "<0.5" is 0.25
+
+    [sites]                                                # optional: units of single sites, not in the digest
+    "site-2.csv" = { crp = { scale = 10 }, temperature = { scale = 0.5556, offset = -17.78 } }
+
+A site of `sites` is called by the name of its file, or by its value in the column of sites. There a number is scale *
+number + offset in the unit of the schema.
 
 A count can have an exposure, such as the years in which events were counted: `exposure = "years"` names its column and
 `exposure-range = [0.1, 10]` its public range, to which it is clipped.
@@ -48,6 +56,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +79,7 @@ from .columns import (
     people,
 )
 from .csv_tables import PLAIN, Dialect
+from .units import Scale, has_signs, plain, scaled
 from .weights import Weight
 
 VERSION = 1
@@ -80,7 +90,8 @@ MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 @dataclass(frozen=True)
 class Schema:
     """A validated schema; see the module's docstring. group: the column that says whose record a row is, or empty.
-    dialect: how CSV files are written. weight: the column of the rows' weights, None for none."""
+    dialect: how CSV files are written. weight: the column of the rows' weights, None for none. sites: the units of
+    single sites, by the site and the column; scales: those of the site whose table is read."""
 
     columns: tuple[Column, ...]
     label: Label
@@ -90,6 +101,8 @@ class Schema:
     group: str = ""
     dialect: Dialect = PLAIN
     weight: Weight | None = None
+    sites: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict, hash=False)
+    scales: Mapping[str, Scale] = field(default_factory=dict, hash=False)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -126,6 +139,25 @@ class Schema:
     def private_places(self) -> list[int]:
         """The indices of the features of these columns."""
         return [self.features.index(name) for name in self.private]
+
+    def at(self, site: str | Path) -> "Schema":
+        """The schema for the table of a site, which is called by its file, or by a value in the column of sites."""
+        parts = Path(site).parts
+        named = [
+            own for name, own in self.sites.items() if parts[-len(Path(name).parts) :] == Path(name).parts
+        ]
+        return replace(self, scales=named[0]) if named else self
+
+    def measured(self, name: str, cells: Cells) -> Cells:
+        """The cells of a column in the unit of the schema, as `units` describes; CellError for an invalid cell."""
+        column = self._written.get(name)
+        cells = plain(column, cells, self.dialect.decimal == ",") if column else cells
+        return scaled(cells, self.absent, self.scales[name]) if name in self.scales else cells
+
+    @cached_property
+    def _written(self) -> dict[str, Number]:
+        """The columns whose numbers are written with a unit, or with limits of detection."""
+        return {own.name: own for own in self.columns if isinstance(own, Number) and has_signs(own)}
 
     def with_ranges(self, ranges: Sequence[Range]) -> "Schema":
         """The schema with these ranges in place of the private ones."""
@@ -164,7 +196,8 @@ class Schema:
         for column in self.columns:
             last = first + len(column.features)
             with _named(column.name):
-                column.encode(cells[column.name], self.absent, out[:, first:last])
+                own = self.measured(column.name, cells[column.name])
+                column.encode(own, self.absent, out[:, first:last])
             first = last
         return out
 
@@ -174,15 +207,16 @@ class Schema:
         found = []
         for name, encode in self.label.encoders.items():
             with _named(name):
-                found.append(encode(cells[name], self.absent))
+                found.append(encode(self.measured(name, cells[name]), self.absent))
         return self.label.joined(*found)
 
     def encode_weights(self, cells: Mapping[str, Cells]) -> Floats | None:
         """The weights (rows,), None for a schema without them."""
         if not self.weight:
             return None
-        with _named(self.weight.column):
-            return self.weight.encode(cells[self.weight.column], self.absent)
+        name = self.weight.column
+        with _named(name):
+            return self.weight.encode(self.measured(name, cells[name]), self.absent)
 
     def encode_groups(self, cells: Mapping[str, Cells]) -> NDArray[np.str_] | None:
         """The names in the group column (rows,), None for a schema without one."""
@@ -195,9 +229,10 @@ class Schema:
     def digest(self) -> str:
         """A hash of the schema's content (32 hex digits), independent of how its file is formatted.
 
-        It leaves out how CSV files are written, because sites may write the same table in different ways.
+        It leaves out how CSV files are written and the units of single sites, because sites may write the same table in
+        different ways.
         """
-        content = replace(self, dialect=PLAIN).document()
+        content = replace(self, dialect=PLAIN, sites={}).document()
         return hashlib.sha256(json.dumps(content, sort_keys=False).encode()).hexdigest()[:32]
 
     def document(self) -> dict[str, Any]:
@@ -213,6 +248,7 @@ class Schema:
             **(_weight_keys(self.weight) if self.weight else {}),
             "label": _label_table(self.label),
             "columns": {column.name: _column_table(column) for column in self.columns},
+            **({"sites": _site_tables(self.sites)} if self.sites else {}),
         }
 
 
@@ -240,15 +276,35 @@ def _label_table(label: Label) -> dict[str, Any]:
         return {"column": label.column, "counts": label.most, **own}
     if isinstance(label, Target):
         return {"column": label.column, "range": [label.range.low, label.range.high]}
-    plain = all((as_text(name),) == own for name, own in zip(label.names, label.values, strict=True))
-    names = dict(zip(map(str, label.names), map(list, label.values), strict=True))
-    return {"column": label.column, "classes": list(label.names) if plain else names}
+    return {"column": label.column, "classes": _named_values(label.names, label.values)}
 
 
 def _column_table(column: Column) -> dict[str, Any]:
     kind: dict[str, Any] = (
         {"range": PRIVATE if column.range is None else [column.range.low, column.range.high]}
         if isinstance(column, Number)
-        else {"categories": list(column.categories)}
+        else {"categories": _named_values(column.categories, column.values)}
     )
+    if isinstance(column, Number):
+        kind |= {"unit": column.unit} if column.unit else {}
+        limits = {"censored-below": column.below, "censored-above": column.above}
+        kind |= {key: own for key, own in limits.items() if own}
     return kind | ({} if column.missing == REFUSE else {"missing": column.missing})
+
+
+def _named_values(names: Sequence[str | int], values: Sequence[tuple[str, ...]]) -> Any:
+    """A list of names, or a dictionary with the values of each name where these are not the name alone."""
+    if all((as_text(name),) == own for name, own in zip(names, values, strict=bool(values))):
+        return list(names)
+    return dict(zip(map(str, names), map(list, values), strict=True))
+
+
+def _site_tables(sites: Mapping[str, Mapping[str, Scale]]) -> dict[str, Any]:
+    """The units of sites, without the values that are the default ones."""
+    return {
+        site: {
+            name: {key: own for key, own in unit._asdict().items() if own != Scale._field_defaults[key]}
+            for name, unit in columns.items()
+        }
+        for site, columns in sites.items()
+    }

@@ -3,13 +3,15 @@
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..count_labels import FARTHEST
 from ..errors import DataError, expect
-from ..settings import LARGEST, alike, nearest
+from ..settings import LARGEST, alike, moderate, nearest
 from .columns import (
     CENSORED,
     HAPPENED,
@@ -28,13 +30,17 @@ from .columns import (
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
+from .tables import numeric_columns
+from .units import LIMIT, LIMITS, Scale
 from .weights import Weight
+from .words import events
 
 _KINDS = ("classes", "range", "counts", "times")
 _FURTHER = {"counts": ("exposure", "exposure-range"), "times": ("event", "event-values", "censored-values")}
 _MOST_COUNT = 2**16
 _KEYS = (
-    "version", "label", "columns", "ignore", "group", "weight", "weight-range", "missing-values", *Dialect._fields
+    "version", "label", "columns", "sites", "ignore", "group", "weight", "weight-range", "missing-values",
+    *Dialect._fields,
 )  # fmt: skip
 
 
@@ -76,6 +82,7 @@ def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
     missing = _texts("missing-values", document.get("missing-values", list(MISSING_TEXTS)))
     expect(isinstance(group, str), f"group must be the name of a column; got {group!r}")
     schema = Schema(columns, label, ignored, missing, source, group, _dialect(document), _weight(document))
+    schema = replace(schema, sites=_sites(document.get("sites", {}), numeric_columns(schema)))
     _check_distinct("columns, label, ignore, group and weight", [*schema.used, *ignored])
     _check_distinct("names of features", schema.features)
     return schema
@@ -103,7 +110,8 @@ def _dialect(document: Mapping[str, Any]) -> Dialect:
 def _column(name: str, table: Any) -> Column:
     place = f"column '{name}'"
     expect(isinstance(table, dict), f"{place} must be a table such as {{ range = [0, 1] }}; got {table!r}")
-    _check_keys(place, table, ("range", "categories", "missing"))
+    written = ("unit", *LIMITS)
+    _check_keys(place, table, ("range", "categories", "missing", *written))
     expect(name == name.strip() != "", f"{place} must have a name without spaces around it")
     expect(("range" in table) != ("categories" in table), f"{place} needs either range or categories")
     missing = table.get("missing", REFUSE)
@@ -111,9 +119,61 @@ def _column(name: str, table: Any) -> Column:
         missing in MISSING,
         f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}{alike(missing, MISSING)}",
     )
+    unit, below, above = (table.get(key, "") for key in written)
+    expect(
+        isinstance(unit, str) and unit == unit.strip(),
+        f"{place}: unit must be a text such as kg; got {unit!r}",
+    )
+    for key, known in LIMITS.items():
+        text = f"{place}: {key} must be one of {', '.join(known)}; got {table.get(key)!r}"
+        expect(table.get(key, LIMIT) in known, text)
     if "range" in table:
-        return Number(name, None if table["range"] == PRIVATE else _range(place, table["range"]), missing)
-    return Category(name, _values(f"{place}: categories", table["categories"]), missing)
+        range_ = None if table["range"] == PRIVATE else _range(place, table["range"])
+        return Number(name, range_, missing, unit, below, above)
+    expect(not any(key in table for key in written), f"{place}: {', '.join(written)} belong to a range")
+    names, values = _named_values(place, "category", "categories", table["categories"])
+    return Category(name, names, missing, values if isinstance(table["categories"], dict) else ())
+
+
+def _named_values(
+    place: str, kind: str, kinds: str, given: Any
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
+    """Names, and the values of each, from a list of values or a table of lists."""
+    if isinstance(given, dict):
+        names, values = tuple(given), tuple(_values(f"{kind} '{name}'", own) for name, own in given.items())
+        _check_distinct(f"values of {kinds}", [value for own in values for value in own])
+        return names, values
+    names = _values(f"{place}: {kinds}", given)
+    return names, tuple((name,) for name in names)
+
+
+def _sites(given: Any, numeric: Collection[str]) -> dict[str, dict[str, Scale]]:
+    place = "sites"
+    good = isinstance(given, dict) and all(isinstance(own, dict) for own in given.values())
+    expect(
+        good, f'{place} must be a table such as "site-2.csv" = {{ dose = {{ scale = 10 }} }}; got {given!r}'
+    )
+    for site, columns in given.items():
+        for name in columns:
+            expect(
+                name in numeric, f"{place}: '{site}': '{name}' is no column of numbers{alike(name, numeric)}"
+            )
+    return {
+        site: {name: _scale(f"{place}: '{site}': column '{name}'", own) for name, own in columns.items()}
+        for site, columns in given.items()
+    }
+
+
+def _scale(place: str, given: Any) -> Scale:
+    expect(isinstance(given, dict) and bool(given), f"{place} must have scale, offset or both; got {given!r}")
+    _check_keys(place, given, Scale._fields)
+    good = all(type(own) in (int, float) and moderate(own) for own in given.values())
+    expect(
+        good, f"{place}: scale and offset must be numbers, 0 or from 1e-100 to 1e100 in size; got {given!r}"
+    )
+    unit = Scale(**{key: float(own) for key, own in given.items()})
+    expect(unit.scale != 0, f"{place}: scale must not be 0")
+    return unit
 
 
 def _label(table: Any) -> Label:
@@ -154,6 +214,13 @@ def _survival(column: str, table: Mapping[str, Any]) -> Survival:
         "label: times must be above 0, because shorter times, also 0, are moved to their lower end; got "
         f"{table['times']!r}",
     )
+    expect(
+        table.get("event-values") != [],
+        f"label: event-values is empty: move the value of column '{event}' that means the event there from "
+        "censored-values",
+    )
+    usual = "event-values" in table or events(event, [*HAPPENED, *CENSORED]) == (HAPPENED, CENSORED)
+    expect(usual, f"label: 1 may mean censored in column '{event}': write event-values and censored-values")
     happened = _values("label: event-values", table.get("event-values", HAPPENED))
     others = [value for value in CENSORED if value not in happened]
     censored = _values("label: censored-values", table.get("censored-values", others))
@@ -182,15 +249,10 @@ def _counts(column: str, table: Mapping[str, Any]) -> Counts:
 
 
 def _classes(column: str, classes: Any) -> Classes:
-    if isinstance(classes, dict):
-        names: tuple[str | int, ...] = tuple(classes)
-        values = tuple(_values(f"class '{name}'", own) for name, own in classes.items())
-    else:
-        texts = _values("label: classes", classes)
-        whole = all(type(value) is int for value in classes)
-        names, values = tuple(map(int, texts)) if whole else texts, tuple((text,) for text in texts)
+    texts, values = _named_values("label", "class", "classes", classes)
+    whole = isinstance(classes, list) and all(type(value) is int for value in classes)
+    names: tuple[str | int, ...] = tuple(map(int, texts)) if whole else texts
     expect(len(names) > 1, f"label needs at least two classes; got {len(names)}")
-    _check_distinct("values of classes", [value for own in values for value in own])
     return Classes(column, names, values)
 
 
@@ -221,7 +283,7 @@ def _texts(place: str, given: Any) -> tuple[str, ...]:
 
 
 def _check_distinct(place: str, words: Sequence[str]) -> None:
-    twice = [word for nth, word in enumerate(words) if word in words[:nth]]
+    twice = [word for word, count in Counter(words).items() if count > 1]
     expect(not twice, f"{place} must differ; '{twice[0] if twice else ''}' is there twice")
 
 
@@ -237,7 +299,9 @@ def _check_keys(place: str, table: Mapping[str, Any], known: Sequence[str]) -> N
 def to_toml(schema: Schema) -> str:
     """The schema as the text of a TOML file."""
     document = schema.document()
-    tables = {heading: document.pop(heading) for heading in ("label", "columns")}
+    tables = {
+        heading: document.pop(heading) for heading in ("label", "columns", "sites") if heading in document
+    }
     lines = [f"{key} = {_toml(value)}" for key, value in document.items()]
     for heading, table in tables.items():
         lines += ["", f"[{heading}]", *(f"{_key(key)} = {_toml(value)}" for key, value in table.items())]

@@ -10,9 +10,9 @@ import numpy as np
 
 from ..arrays import DOUBLE
 from ..decimals import decimal
-from ..errors import DataError, SettingError, require
+from ..errors import DataError, SettingError, expect, require
 from ..randomness import stream
-from ..settings import FRACTION, Setting
+from ..settings import FRACTION, Setting, alike
 from .dataset import (
     TABLES,
     Bias,
@@ -89,6 +89,7 @@ def load_tables(data: TableData) -> Dataset:
     fixed seed; with a group column a fraction of its groups. Raises DataError and SettingError.
     """
     schema, reading = schema_of(data), schema_to_read(data)
+    _check_sites(data, reading)
     tables = _by_column(data, reading) if data.site_column else _by_file(data, reading)
     names, parts = list(tables), list(tables.values())
     if data.test_file:
@@ -121,7 +122,25 @@ def _by_column(data: TableData, schema: Schema) -> dict[str, Rows]:
     """The rows of every site, by its name, in the order of `site_names`."""
     file = _only_file(data)
     rows, owners = _read(file, schema, data), np.array(read_names(file, schema, data.site_column))
-    return {f"{file}, {data.site_column} {name}": rows.taken(owners == name) for name in site_names(data)}
+    scaled = {name: _read(file, schema.at(name), data) for name in schema.sites}
+    return {
+        f"{file}, {data.site_column} {name}": scaled.get(name, rows).taken(owners == name)
+        for name in site_names(data)
+    }
+
+
+def _check_sites(data: TableData, schema: Schema) -> None:
+    """DataError if the schema has units of a site whose name is none: a misspelt one would have no effect."""
+    files = [*table_files(data.files), *([Path(data.test_file)] if data.test_file else [])]
+    known = site_names(data) if data.site_column else [file.name for file in files]
+    for name in schema.sites:
+        parts = len(Path(name).parts)
+        there = any((Path(*file.parts[:-parts]) / name).is_file() for file in files) and not data.site_column
+        expect(
+            name in known or there,
+            f"sites in {schema.source} names '{name}', which is none of {data.site_column or data.files}"
+            f"{alike(name, known)}",
+        )
 
 
 def site_names(data: TableData) -> list[str]:

@@ -76,6 +76,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
     """Yield the rows piece by piece, all labels 0 without `labelled`; DataError if the table does not fit or has no
     rows."""
     file, row = Path(path).expanduser(), 0
+    schema = schema.at(file)
     for piece in _pieces(file, schema, schema.used if labelled else schema.names):
         try:
             features = schema.encode(piece)

@@ -33,7 +33,9 @@ def coefficients(folder: Path) -> list[Section]:
     parts = [
         Section(title, tables=[_shortened(headings(found), rows)]) for title, rows in tables(found).items()
     ]
-    about = Section(_TITLE, remarks(known), tables=[Table(FACTS, known.facts.lines)])
+    about = Section(
+        _TITLE, remarks(known, model.origin.get("outcome", "")), tables=[Table(FACTS, known.facts.lines)]
+    )
     return [about._replace(parts=parts) if len(parts) == 1 else about._replace(folded=parts)]
 
 

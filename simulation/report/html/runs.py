@@ -234,14 +234,15 @@ def _cell(value: float, column: str) -> str:
 def columns(folder: Path, config: Config) -> list[Section]:
     """What the columns of tables mean, if the run has a model of tables."""
     try:
-        schema = load(folder).inputs.schema
+        model = load(folder)
     except DataError:
         return []
+    schema, outcome = model.inputs.schema, model.origin.get("outcome", "")
     if schema is None:
         return []
     label = schema.label
     texts = [f"Files: {config.data.files}"] if isinstance(config.data, TableData) else []
-    texts.append(f"Predicted: {label.column}, {_kind(label)}")
+    texts.append(f"Predicted: {label.column}, {_kind(label)}{f'; {outcome}' if outcome else ''}")
     if schema.weight:
         texts.append(f"Weights of the rows: {schema.weight.column}, {_span(schema.weight.range)}")
     rows = [(own.name, _content(own), own.missing) for own in schema.columns]
