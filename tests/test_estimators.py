@@ -1,5 +1,6 @@
 """scikit-learn's front door."""
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, make_regression
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
@@ -15,10 +17,12 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import twinflower
 from twinflower import FederatedClassifier, FederatedRegressor
+from twinflower.data.dataset import Dataset
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError, SettingError
-from twinflower.simulation.estimator_parameters import Size
-from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.estimator_parameters import Size, run_config
+from twinflower.simulation.runs.convergence import distance
+from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 
@@ -555,3 +559,61 @@ def test_settings_that_leave_the_guarantee_as_it_is():
         FederatedClassifier(settings="rho=1").fit(X, y)
     with pytest.raises(SettingError, match="objective must be one of .* got 'logit'"):
         FederatedClassifier(objective="logit").fit(X, y)
+
+
+def hard(kind, count=400):
+    """Correlated columns in random order, on which 30 rounds are too few, with labels of this kind."""
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(count, 1)) + 0.1 * draw.normal(size=(count, 4))
+    score = 8 * (X[:, 0] - X[:, 1]) + X.sum(1) / 4
+    if kind == "regression":
+        return X, score + draw.normal(size=count)
+    if kind == "survival":
+        times, ends = draw.exponential(np.exp(-score)), draw.uniform(0.1, 3, count)
+        return X, np.column_stack([times <= ends, np.minimum(times, ends)])
+    return X, (score + draw.logistic(size=count) > 0).astype(int)
+
+
+ESTIMATORS = {
+    "classes": (twinflower.FederatedClassifier, {}),
+    "regression": (twinflower.FederatedRegressor, {}),
+    "survival": (twinflower.FederatedCoxRegressor, {"intervals": "4 x 0.5"}),
+}
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_a_fit_that_has_not_converged_warns_with_its_distance_and_the_remedy(kind):
+    """And one that has does not; a private fit never does."""
+    estimator, keys = ESTIMATORS[kind]
+    X, y = hard(kind)
+    with pytest.warns(
+        ConvergenceWarning, match=r"not converged in 30 rounds: .* [\d.]+ standard errors .*Raise rounds"
+    ):
+        estimator(random_state=0, **keys).fit(X, y)
+    easy, labels = np.random.default_rng(1).normal(size=X.shape), y
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        estimator(random_state=0, rounds=3000, num_sites=2, **keys).fit(easy, labels)
+        private = {"epsilon": 4, "ranges": (-3, 3)} | (
+            {"target_range": (-9, 9)} if kind == "regression" else {}
+        )
+        estimator(random_state=0, rounds=2, **keys, **private).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"regulariser.name": "l1", "regulariser.weight": 0.02}, {"objective.l2": 0.02}]
+)
+def test_the_distance_is_0_at_the_optimum_alone(settings):
+    """Whatever penalty the run has; away from it the distance is that of the Newton step, in standard errors."""
+    X, y = hard("classes")
+    data = Dataset("arrays", X, y, X, y, 2, sites=(150, 250))
+    keys = {
+        "data.name": "arrays",
+        "data.row-norm": 0.0,
+        "objective.name": "logistic",
+        "regulariser.name": "none",
+    }
+    setup = prepare_rows(run_config(keys | {"algorithm": "fedpdm"}, settings), data)
+    best = setup.central.optimum
+    assert distance(setup, best) < 1e-3
+    assert distance(setup, best + 0.3) > 0.1

@@ -565,3 +565,30 @@ def test_robust_errors_need_a_run_that_has_asked_for_them(tmp_path):
     with pytest.raises(SettingError, match="train with evaluation.standard-errors = true"):
         show_coefficients(folder, None, robust=True)
     assert all(row.std_error != row.std_error for row in twinflower.load(folder).coefficients())
+
+
+@pytest.mark.parametrize("kind", ["exists", "almost"])
+@pytest.mark.parametrize("unit", [1e-3, 1.0, 1e3])
+def test_whether_an_estimate_exists_does_not_depend_on_the_unit_of_its_column(kind, unit, tmp_path):
+    """Near the maximum, and where the size separates the classes but for its ties, so that there is none."""
+    keys = sites(tmp_path, "logistic")[0]
+
+    def change(age, size, group, y):
+        size = round(float(size)) if kind == "almost" else float(size)
+        apart = kind == "almost" and size != 3
+        return age, repr(size * unit), group, str(int(size > 3)) if apart else y
+
+    rewrite(tmp_path, change)
+    text = (tmp_path / "schema.toml").read_text()
+    (tmp_path / "schema.toml").write_text(text.replace("[-4, 10]", f"[{-4 * unit!r}, {10 * unit!r}]"))
+
+    def start(setup):
+        best = at_maximum(setup, 8 if kind == "almost" else 30).start
+        return best + (1e-4 if kind == "exists" else 0.0)
+
+    found = trained_on(keys | {"fedavg.step-size": 1e-9}, start)
+    by_name = {row.column: row for row in found.rows}
+    assert np.isfinite(by_name["size"].p_value) == (kind == "exists") == found.facts.converged
+    assert any("size per unit" in remark and "log odds" in remark for remark in found.remarks) == (
+        kind == "almost"
+    )

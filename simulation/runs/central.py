@@ -82,6 +82,10 @@ class Central:
         values = [of(self.shards.rows(site)) for site in sites]
         return np.average(values, axis=0, weights=self.shards.sizes if self.by_rows else None)
 
+    def gradient(self, x: Array) -> Array:
+        """The gradient of F at x (d,)."""
+        return self._mean(lambda rows: self.objective.grad(x, rows))
+
     def assess(self, x: Array) -> dict[str, float]:
         """The method's model metrics for x (d,), computed on all training rows; empty if it has none,
         or if rows of several sites are not comparable."""
@@ -115,8 +119,7 @@ class Central:
     @cached_property
     def slope_at_zero(self) -> float:
         """The largest slope of F at x = 0, on all rows."""
-        zero = np.zeros(self.objective.d)
-        return float(np.abs(self._mean(lambda rows: self.objective.grad(zero, rows))).max())
+        return float(np.abs(self.gradient(np.zeros(self.objective.d))).max())
 
     def zero(self) -> tuple[Array, float]:
         """The point (d,) whose penalised entries are 0 and whose others, if there are any (`OnPart`), are optimal; and
@@ -126,7 +129,7 @@ class Central:
             return zero, self.slope_at_zero
         free = np.flatnonzero(h.filled(np.ones_like(zero), h.part(zero)))
         x = minimise(self.objective, Support(tuple(free.tolist())), self._training, zero)
-        return x, float(np.abs(h.part(self._mean(lambda rows: self.objective.grad(x, rows)))).max())
+        return x, float(np.abs(h.part(self.gradient(x))).max())
 
     def baseline(self) -> float | None:
         """The test accuracy of the most frequent class; None for a regression or without test rows."""

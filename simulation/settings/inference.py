@@ -8,7 +8,7 @@ from twinflower.problems.objectives import LOSSES, LinearObjective
 
 from .sections import Gradient, NoPrivacy, Private
 
-_LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), *SURVIVAL]
+LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), *SURVIVAL]
 _BOUNDED = [name for name, loss in LOSSES.items() if isinstance(loss, BoundedLikelihood)]
 
 
@@ -17,8 +17,8 @@ def check_standard_errors(
 ) -> None:
     """Raise SettingError for a run whose model has no standard errors, or whose budget cannot pay for them."""
     require(
-        objective.name in _LIKELIHOODS,
-        f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(_LIKELIHOODS)}; got "
+        objective.name in LIKELIHOODS,
+        f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(LIKELIHOODS)}; got "
         f"{objective.name}",
     )
     require(

@@ -1,10 +1,12 @@
 """Standard errors, Wald intervals and p-values of coefficients, from the sums in `Information`.
 
-With the information matrix H, the covariance of the estimated point is H^-1, for least squares times the residual
-variance. The robust form (Huber 1967, White 1980; HC0) is H^-1 M H^-1 with M the outer products of the gradients. A row
-of the table of coefficients is T x + constant, so its variance is that of T x. Redundant entries of x, such as one-hot
-features beside a column of ones, make H singular; a row is determined if T x does not depend on the directions without
-information. Intervals are at 95%: normal, and for least squares without the robust form Student's t.
+With the observed information matrix H, the Hessian of minus the log likelihood, the covariance of the estimated point
+is H^-1, for least squares times the residual variance. H is also the expected information matrix, but for the
+discrete-time Cox model with link cloglog, for which statsmodels' default is the expected one. The robust form (Huber
+1967, White 1980; HC0) is H^-1 M H^-1 with M the outer products of the gradients. A row of the table of coefficients
+is T x + constant, so its variance is that of T x. Redundant entries of x, such as one-hot features beside a column of
+ones, make H singular; a row is determined if T x does not depend on the directions without information. Intervals are
+at 95%: normal, and for least squares without the robust form Student's t.
 """
 
 import math
@@ -128,9 +130,23 @@ def _errors(rows: Array, inverse: _Inverse, information: Information, residuals:
     if robust:
         middle = inverse.root.T @ information.outer @ inverse.root
         return np.sqrt(np.maximum(np.einsum("tr,rs,ts->t", parts, middle, parts), 0.0))
+    return np.sqrt(_variance(inverse, information, residuals) * (parts**2).sum(1))  # type: ignore[no-any-return]
+
+
+def _variance(inverse: _Inverse, information: Information, residuals: bool) -> float:
+    """The factor of the covariance: the residual variance of least squares, NaN without a degree of freedom, else 1."""
     freedom = information.rows - inverse.rank
-    variance = 2 * information.loss / freedom if residuals and freedom > 0 else (np.nan if residuals else 1.0)
-    return np.sqrt(variance * (parts**2).sum(1))  # type: ignore[no-any-return]
+    if not residuals:
+        return 1.0
+    return 2 * information.loss / freedom if freedom > 0 else np.nan
+
+
+def farthest(information: Information, residuals: bool) -> float:
+    """The distance to the maximum in standard errors, by one step of Newton's method: the largest of all linear
+    combinations of the parameters that are determined, sqrt(g^T H^+ g). residuals: as in `infer`."""
+    inverse = _Inverse.of(information.matrix)
+    decrement = float(np.linalg.norm(inverse.root.T @ information.gradient))
+    return decrement / float(np.sqrt(_variance(inverse, information, residuals)))
 
 
 def with_error(own: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:

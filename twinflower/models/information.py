@@ -1,7 +1,7 @@
 """What sites send about the likelihood of a linear model at its final point, from which standard errors follow.
 
 For rows a with labels y and scores s = X a, the loss is minus a log likelihood (up to constants, and for least squares
-with variance 1). A site sends sums over its rows: the information matrix, which is the Hessian of the loss in x; the
+with variance 1). A site sends sums over its rows: the observed information matrix, the Hessian of the loss in x; the
 outer products of the gradients; the gradient; the loss; and whether the maximum of the likelihood is finite. Nothing is
 averaged, so the sums of several sites add up. They are exact numbers about the rows and have no place in a private run.
 

@@ -23,6 +23,7 @@ from ..data.tables import read_rows
 from ..errors import DataError, require
 from ..known_objectives import make_model
 from ..problems.objectives import LinearModel
+from ..problems.stratified_cox import StratifiedCox
 from .coefficients import Coefficient, spans
 from .facts import UNKNOWN, Estimates, Facts
 from .inference import Inference, infer
@@ -156,7 +157,7 @@ class TrainedModel(ABC):
         which rows they rest and how far they are from the maximum, and its `remarks` what they are worth.
 
         SettingError for a model that is not linear in its columns: a network, or one whose rows were divided by their
-        own norms.
+        own norms; and for robust errors of a model that has none.
         """
         return inferred(self, robust).estimates
 
@@ -205,6 +206,11 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     found, information = model._table(), model.information
     if information is None:
         return Inference(found, [])
+    require(
+        not (robust and isinstance(model._model, StratifiedCox)),
+        "stratified-cox has no robust standard errors, because a person's term depends on everybody at risk at the "
+        "site, so the terms are not independent: leave --robust (robust=True) out",
+    )
     rows = _differentials(model)
     if isinstance(information, Released):
         require(not robust, "the robust form needs exact sums, which no private run has: leave it out")
