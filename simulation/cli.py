@@ -16,6 +16,7 @@ from .commands import Commands, Force, assignments, end, output, sections, statu
 from .penalty_commands import path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
+from .streams import lose_nothing
 
 app = typer.Typer(
     cls=Commands, help="Private primal-dual federated learning on Flower.", no_args_is_help=True,
@@ -379,6 +380,7 @@ for command in (path, refit, schema, identity, check_node, ledger):
 
 def main() -> None:
     """Run the command line. A user error prints one sentence and exits with status 2, a failed run with status 1."""
+    lose_nothing()
     try:
         app(prog_name="twinflower")  # a shell's completion goes by this name, not by that of the process
     except (RunError, DiskError) as error:

@@ -1,4 +1,9 @@
-"""Tables as real programs write them: nested Parquet, brackets in paths, spaces before quotes, invisible marks."""
+"""Tables as real programs write them (nested Parquet, brackets in paths, spaces before quotes, invisible marks), and
+terminals that are not UTF-8."""
+
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -160,3 +165,40 @@ def test_marks_anywhere_change_nothing(folder, rows, data):
         read_features(written(folder / f"{i}.csv", text), schema) for i, text in enumerate((plain, marked))
     ]
     np.testing.assert_array_equal(*found)
+
+
+# --- terminals ---
+
+TERMINALS = ["ascii", "cp1252", "latin-1", "cp437", "shift_jis"]
+GERMAN = (
+    "Gr\u00f6\u00dfe,Geschlecht,\u0394-Wert,krank\n" + "170,m\u00e4nnlich,1.5,ja\n160,weiblich,2.5,nein\n" * 3
+)
+
+
+def command(folder, encoding, *words):
+    return subprocess.run(
+        [sys.executable, "-m", "twinflower", *words],
+        cwd=folder, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("encoding", TERMINALS)
+def test_output_survives_every_terminal(tmp_path, encoding):
+    written(tmp_path / "a.csv", GERMAN)
+    done = command(tmp_path, encoding, "schema", "a.csv", "--label", "krank")
+    assert done.returncode == 0 and b"Traceback" not in done.stderr
+    shown = done.stdout.decode(encoding)
+    for name in ("Gr\u00f6\u00dfe", "\u0394-Wert"):
+        assert name.encode(encoding, "backslashreplace").decode(encoding) in shown
+
+
+@pytest.mark.parametrize("encoding", TERMINALS[:2])
+def test_tables_and_errors_survive_every_terminal(tmp_path, encoding):
+    written(tmp_path / "\u0394.csv", GERMAN)
+    command(tmp_path, "utf-8", "schema", "\u0394.csv", "--label", "krank", "--out", "s.toml")
+    fits = command(tmp_path, encoding, "schema", "--check", "s.toml", "\u0394.csv")
+    assert fits.returncode == 0 and b"Wert" in fits.stdout
+    written(tmp_path / "\u0394.csv", GERMAN.replace("weiblich", "\u4e2d", 1))
+    wrong = command(tmp_path, encoding, "schema", "--check", "s.toml", "\u0394.csv")
+    assert wrong.returncode == 2 and b"is not one of the categories" in wrong.stderr
+    assert b"Traceback" not in wrong.stderr

@@ -2,12 +2,21 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from problems import small
 
 from twinflower.privacy.mechanism import GaussianNoise
+from twinflower.privacy.unit import Unit
+from twinflower.simulation.report.html.case import Case
+from twinflower.simulation.report.html.statement import statement
+from twinflower.simulation.runs.advice import outlook, warnings
 from twinflower.simulation.runs.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
+from twinflower.simulation.runs.privacy import large_delta
+from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
+from twinflower.simulation.settings import parse
 
 SIZES = {"partition.name": "sizes", "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7", "rounds": 6}
 RUNS = [
@@ -84,3 +93,32 @@ def test_a_run_without_a_guarantee_is_told_without_numbers_on_it():
     assert "stopping rule" in remark
     told = dict(forecast(small("fedpdm-published", stopping_tolerance=0.5)))
     assert not any(key.startswith(("epsilon in total", "best attacker", "mu")) for key in told)
+
+
+# --- a delta above 1/n ---
+
+
+@pytest.mark.parametrize(
+    ("delta", "rows", "unit", "said"),
+    [(0.01, [15_000, 15_000], Unit(), "n = 30,000 records"), (1e-4, [6_000, 6_000], Unit(), "n = 12,000 records"),
+     (0.1, [60, 60], Unit("group", 5), "n = 24 persons, at least"), (0.5, [9, 9, 9], Unit("site"), "n = 3 sites"),
+     (0.01, [50, 50], Unit(), ""), (0.01, [60, 60], Unit("group", 5), ""), (0.1, [900, 900], Unit("site"), "")],
+)  # fmt: skip
+def test_a_delta_above_one_over_n_is_remarked(delta, rows, unit, said):
+    found = large_delta(delta, rows, unit)
+    assert bool(found) == bool(said) and said in "".join(found)
+
+
+@given(st.floats(1e-9, 0.9), st.lists(st.integers(1, 10_000), min_size=1, max_size=5))
+def test_the_remark_is_exactly_about_deltas_above_one_over_n(delta, rows):
+    assert bool(large_delta(delta, rows, Unit())) == (delta * sum(rows) > 1)
+
+
+def test_the_run_and_the_statement_say_that_delta_is_large():
+    keys = {"data.name": "digits", "clients.count": 2, "privacy.mode": "public-state", "privacy.epsilon": 2.0}
+    for delta, large in ((0.01, True), (1e-5, False)):
+        setup = prepare(parse({**keys, "privacy.delta": delta}))
+        assert any("is above 1/n" in text for text in warnings(setup)) == large
+        assert any("is above 1/n" in text for _, text in outlook(setup)) == large
+        told = [text for own in statement(Case.of_setup(setup)) for text in own.paragraphs]
+        assert any("is above 1/n" in text for text in told) == large

@@ -24,8 +24,10 @@ class _Client(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         gc.freeze()  # or importing this app would scan all of Flower's modules for garbage, which takes .07 s
+        from ..streams import lose_nothing
         from .client_app import app
 
+        lose_nothing()
         return app(message, context)
 
     def __reduce__(self) -> str:
@@ -42,7 +44,9 @@ def main(grid: Grid, context: Context) -> None:
     from twinflower import __version__
 
     from ..runtimes.progress import say
+    from ..streams import lose_nothing
 
+    lose_nothing()
     say(f"Twinflower {__version__} prepares the run")
     from .server_app import app
 

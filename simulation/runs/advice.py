@@ -20,6 +20,7 @@ from twinflower.survival_labels import unsigned
 
 from ..settings import Config
 from . import agreement, information
+from .privacy import large_delta
 from .setup import Setup
 
 _MUCH = 2.0  # times the noise of a mean over all rows
@@ -34,6 +35,8 @@ def outlook(setup: Setup) -> list[tuple[str, str]]:
         return []
     run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
     advice = uncoupled(*run) + small_sites(*run) + agreement.advice(setup) + information.advice(setup)
+    if setup.plan.provable:
+        advice += large_delta(setup.plan.delta, setup.partition.sizes.tolist(), setup.plan.unit)
     return _expected(setup, setup.plan) + [("warning", text) for text in advice]
 
 

@@ -1,6 +1,7 @@
 """A run's privacy: the plan made from its settings, and the resulting guarantee in numbers and in words."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from twinflower.algorithms import Algorithm
@@ -11,7 +12,7 @@ from twinflower.errors import require
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.load import NOTHING_ELSE, Shares
 from twinflower.privacy.plan import Plan, Target
-from twinflower.privacy.unit import Unit
+from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model
 from twinflower.sums.plan import SumPlan
@@ -183,3 +184,16 @@ def _sums_in_words(plan: SumPlan, epsilon: float, mu: float, alone: float, seede
         f"{plan.delta:g})-DP"
     )
     return text + ("; simulation: the noise is seeded, not secret" if seeded else "")
+
+
+def large_delta(delta: float, rows: Sequence[float], unit: Unit) -> list[str]:
+    """A remark on a delta above 1 / n, given the clients' public numbers of rows; n: how many records, persons (at
+    least) or sites are protected."""
+    n = int(sum(rows) / unit.rows) if unit.rows else len(rows)
+    if delta * n <= 1:
+        return []
+    protected = {RECORD: "records", GROUP: "persons, at least", SITE: "sites"}[unit.kind]
+    return [
+        f"delta {delta:g} is above 1/n, {1 / n:.2g}, with n = {n:,} {protected}: publishing one of them at random "
+        "would also have a delta of 1/n, so choose privacy.delta far below it; mu does not depend on delta"
+    ]

@@ -14,6 +14,7 @@ from twinflower.privacy.counts import paid_twice
 
 from ...results.reading import digest, digests, flat, read_environment
 from ...results.writing import environment
+from ...runs.privacy import large_delta
 from ...settings import Config
 from ..books import HEADINGS as BOOK_HEADINGS
 from ..books import accounts as lifetimes
@@ -106,7 +107,9 @@ def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
     claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
     tuning = privacy.get("mu_tuning")
     tuned = [wording.TUNING.format(mu=tuning)] if tuning else []
-    texts = [wording.TOTAL, *tuned, *_evaluated(case, privacy), *claimed, wording.CHANCES]
+    rows = [float(site["rows"] or 0) for site in case.sites]
+    remarks = [f"Note that {text}." for text in large_delta(privacy["delta"], rows, case.config.privacy.unit)]
+    texts = [wording.TOTAL, *remarks, *tuned, *_evaluated(case, privacy), *claimed, wording.CHANCES]
     return Section("By how much", texts, odds=odds(case, privacy))
 
 
