@@ -64,6 +64,7 @@ class FederatedCoxRegressor(Federated):
         if not self._private:  # these depend on single records
             require(bool((y != 0).all()), "times must be above 0; y has a time of 0")
             require(bool((y > 0).any()), "y must have an event; everybody is censored")
+            _check_unit(*unsigned(y), interval_ends(self.intervals) or [])
         event = unused(list(X) if is_table(X) else (), "event")
         own = PerRow(sites, groups, sample_weight)
         return self._train(X, y, own, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
@@ -139,7 +140,25 @@ def signed_times(y: Any, shortest: float = 0.0) -> NDArray[np.float64]:
     return signed(moved, events == 1)
 
 
+def _check_unit(times: Array, events: NDArray[Any], ends: list[float]) -> None:
+    """SettingError if no event is in an interval, or nobody's time is after the first one of several."""
+    early, late = times[events > 0].min(), times.max()
+    require(
+        not ends or (early <= ends[-1] and (late > ends[0] or len(ends) == 1)),
+        f"the times in y, with events from {early:g} and the last time {late:g}, do not reach the intervals, which end "
+        f"at {ends[0] if ends else 0:g} to {ends[-1] if ends else 0:g}: are both in the same unit?",
+    )
+
+
 def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:
+    durations = values.dtype.kind in "mM" or any(
+        isinstance(own, np.timedelta64) for own in values.ravel()[:1]
+    )
+    require(
+        not durations,
+        "the times in y are durations or dates: convert them to numbers in the unit of intervals, for example with "
+        "/ np.timedelta64(1, 'D') to days",
+    )
     try:
         return values.astype(np.float64)
     except (ValueError, TypeError):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from twinflower.arrays import Array, Index
-from twinflower.data.columns import CellError, Number, Range, Target, numbers
+from twinflower.data.columns import CellError, Number, Range, Target, is_missing, numbers
 from twinflower.data.ranges import Bins, Unscaled
 from twinflower.data.schema import MISSING_TEXTS, PRIVATE, Schema
 from twinflower.data.schema_file import make_schema
@@ -318,16 +318,12 @@ def _codes(name: str, labels: Any, rows: int) -> Index:
     require(
         labels.shape == (rows,), f"{name} must have shape ({rows},), one for each row; got {labels.shape}"
     )
-    absent = [row for row, label in enumerate(labels.tolist()) if _is_missing(label)]
+    absent = [row for row, label in enumerate(labels.tolist()) if is_missing(label)]
     require(not absent, f"{name} must name one for every row; row {absent[0] + 1 if absent else 0} has none")
     try:
         return np.unique(labels, return_inverse=True)[1]
     except TypeError:
         raise SettingError(f"{name} must be all numbers or all texts; got some of both") from None
-
-
-def _is_missing(label: Any) -> bool:
-    return label is None or (isinstance(label, float) and label != label) or str(label) in ("<NA>", "NaT")
 
 
 def numbered(groups: Any, rows: int, private: bool, most: int | None) -> Index | None:

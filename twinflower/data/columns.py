@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, time, timedelta
 from decimal import Decimal
 from functools import lru_cache
 from numbers import Real
@@ -29,6 +30,7 @@ Cells = Sequence[Any] | NDArray[Any]  # the cells of a column: text as in the fi
 UNFIT = "a value in its table does not fit the schema"
 _INTEGER = re.compile(r"(?:-?(0)|(-?[1-9][0-9]*))(?:\.0*)?")
 _NUMERIC = (Real, Decimal, np.bool_)
+_TIMES = (date, time, timedelta, np.datetime64, np.timedelta64)
 HAPPENED, CENSORED = ["1", "true"], ["0", "false"]  # values of an event, unless a schema has others
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
 
@@ -73,7 +75,7 @@ def as_text(value: Any) -> str:
 
 def texts(cells: Iterable[Any]) -> list[str]:
     """The canonical texts of some cells, empty for None and NaN."""
-    return ["" if cell is None or cell != cell else as_text(cell) for cell in cells]
+    return ["" if is_missing(cell) else as_text(cell) for cell in cells]
 
 
 def people(cells: Cells, absent: frozenset[str]) -> NDArray[np.str_]:
@@ -87,7 +89,16 @@ def people(cells: Cells, absent: frozenset[str]) -> NDArray[np.str_]:
 
 def listed(cells: Cells) -> Sequence[Any]:
     """The cells as plain Python values."""
+    if (
+        isinstance(cells, np.ndarray) and cells.dtype.kind in "mM"
+    ):  # which would become numbers of nanoseconds
+        cells = cells.astype(str)
     return cells.tolist() if isinstance(cells, np.ndarray) else cells  # type: ignore[no-any-return]
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is None, NaN, or a missing value of pandas, NA or NaT."""
+    return cell is None or (not isinstance(cell, str) and str(cell) in ("nan", "<NA>", "NaT"))
 
 
 @dataclass(frozen=True)
@@ -340,7 +351,8 @@ def _number(row: int, cell: Any, absent: frozenset[str]) -> float:
     if value is None:
         comma = _parsed(str(cell).replace(",", ".", 1)) is not None
         remedy = 'for decimal commas in a CSV file set decimal = "," in the schema' if comma else ""
-        raise CellError(row, f"{_shown(cell)} is not a number", remedy)
+        hint = "; convert dates and durations to numbers in one unit, such as days" * isinstance(cell, _TIMES)
+        raise CellError(row, f"{_shown(cell)} is not a number{hint}", remedy)
     if value in _codes(absent):
         return math.nan
     if not abs(value) <= LARGEST:
@@ -353,13 +365,13 @@ def _parsed(cell: Any) -> float | None:
     try:
         if isinstance(cell, str):
             return decimal(cell)
-        return float(cell) if isinstance(cell, _NUMERIC) else None
+        return float(cell) if isinstance(cell, _NUMERIC) and not isinstance(cell, _TIMES) else None
     except (ValueError, OverflowError):
         return None
 
 
 def _absent(cell: Any, absent: frozenset[str]) -> bool:
-    return cell is None or (isinstance(cell, float) and cell != cell) or as_text(cell) in absent
+    return is_missing(cell) or as_text(cell) in absent
 
 
 def _shown(cell: Any) -> str:
