@@ -1,10 +1,12 @@
 """What a client without a guard sends about its rows without noise: metrics, counts by bin, and information matrices.
 
-Answers about many models of a server's choice, in bins of its choice, can add up to the rows themselves. So a client
-answers about one model after each round of a run, and sends an information matrix only after the last round. The same
-request gets the same answer again.
+Answers about many models of a server's choice add up to the rows themselves, also if each is only a mean loss. So every
+answer goes through `RequestReader.once`: a client answers about one model after each round of a run, and sends an
+information matrix only after the last round. The same request gets the same answer again. This bounds the number of
+answers by that of the rounds, and not what a single one says.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,28 +34,28 @@ class ExactAnswers:
 
     bins: those in which it counts the scores of held-out rows (`twinflower.models.score_bins`), by default none.
     errors: whether it sends sums of a regression's errors on these rows. standard_errors: whether it sends the
-    sums from which standard errors follow. rounds: the number of the last round of the run. least_cell: fewest persons
-    in every count by risk and time that is not 0; a model for which there are fewer is not evaluated.
+    sums from which standard errors follow. rounds: the number of the last round of the run, by default not known; then
+    no round is the last, and models are evaluated after any. least_cell: fewest persons in every count by risk and time
+    that is not 0; a model for which there are fewer is not evaluated.
     """
 
     bins: ScoreBins = NO_BINS
     errors: bool = False
     standard_errors: bool = False
-    rounds: int = 0
+    rounds: int = sys.maxsize
     least_cell: int = 0
 
     def evaluation(
         self, requests: RequestReader, objective: Any, x: Array, rows: Batch, config: Mapping[str, Any], bins: ScoreBins
     ) -> Reply:  # fmt: skip
-        """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError, if it is to send counts or
-        sums of errors, for another model or other bins in the same round, and for a round that the run does not have.
-        WithheldError for counts of persons below `least_cell`.
-        """
-        if bins.number or self.errors:
-            requests.once("counts", config, x.tobytes() + repr(bins).encode(), range(self.rounds + 1))
+        """The reply to a request to evaluate the model x (d,) on held-out rows. ReplyError for another model or other
+        bins in the same round, and for a round that the run does not have. WithheldError for counts of persons below
+        `least_cell`."""
+        asked = x.tobytes() + repr(bins).encode()
+        round_ = requests.once("evaluation", config, asked, range(self.rounds + 1))
         count, loss, correct, scores, errors = evaluate(objective, x, rows, bins, self.errors)
         self._check_cells(scores)
-        metrics = {"round": config.get("round", 0), "correct": correct, "accuracy": correct / max(count, 1)}
+        metrics = {"round": round_, "correct": correct, "accuracy": correct / max(count, 1)}
         metrics |= {"scores": packed(scores.cells)} if scores else {}
         return loss, count, metrics | ({"errors": packed(np.array(errors))} if errors else {})
 

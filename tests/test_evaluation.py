@@ -331,12 +331,12 @@ def client(setup):
     return client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
 
 
-def test_a_client_checks_what_it_evaluates_and_keeps_no_state():
+def test_a_client_checks_what_it_evaluates_and_keeps_only_what_it_was_asked():
     setup = held()
     mine = client(setup)
     loss, rows, metrics = mine.evaluate([setup.start], {"round": 4})
     assert (type(loss), rows, metrics["round"]) == (float, setup.held.sizes[0], 4)
-    assert not mine.context.state
+    assert set(mine.context.state) == {"twinflower.session", "twinflower.answered-evaluation"}
     for bad, words in (
         ([], "one array; got 0"),
         ([setup.start[1:]], "must have shape"),
