@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from lifelines import KaplanMeierFitter, NelsonAalenFitter
+from lifelines.utils import survival_table_from_events
 from numpy.testing import assert_allclose, assert_array_equal
 from statsmodels.duration.survfunc import SurvfuncRight
 
@@ -22,11 +23,11 @@ def persons(seed=0, number=400, step=1.0, censoring=900.0):
     return np.minimum(event, end), event <= end
 
 
-def table(times, events, edges=None, sigma=0.0, seed=0):
+def table(times, events, edges=None, sigma=0.0, seed=0, actuarial=False):
     grid = TimeGrid(tuple(np.unique(times) if edges is None else edges))
     counts = grid.counts(signed(times, events))
     noise = sigma * np.random.default_rng(seed).normal(size=grid.cells)
-    return SurvivalTable(counts + noise, np.array(grid.edges), len(times), sigma)
+    return SurvivalTable(counts + noise, np.array(grid.edges), len(times), sigma, actuarial)
 
 
 # ------------------------------------------------------------------------------------- without noise
@@ -78,6 +79,85 @@ def test_nelson_aalen_is_its_sum():
         assert found.hazard_deviation[place] == pytest.approx(np.sqrt(variance))
 
 
+def life_table(times, events, edges):
+    """(n_k, d_k, c_k) of each interval, person by person, and what follows: S and Greenwood's deviation."""
+    left, share, variance, found = len(times), 1.0, 0.0, []
+    for begin, end in zip((0.0, *edges), edges, strict=False):
+        inside = (times > begin) & (times <= end)
+        died, censored = (inside & events).sum(), (inside & ~events).sum()
+        exposed = left - censored / 2
+        share *= 1 - died / exposed
+        variance += died / (exposed * (exposed - died))
+        left -= died + censored
+        found.append((share, share * np.sqrt(variance)))
+    return np.array(found).T
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_actuarial_estimate_is_that_of_the_life_table(seed):
+    times, events = persons(seed, step=1.0, censoring=500.0)
+    edges = (100.0, 300.0, 400.0, 800.0)
+    found = table(times, events, edges, actuarial=True).curve()
+    share, deviation = life_table(times, events, edges)
+    assert_allclose(found.survival, share, rtol=1e-12)
+    assert_allclose(found.deviation, deviation, rtol=1e-12)
+
+
+def test_the_life_table_of_lifelines_counts_the_same():
+    times, events = persons(1, step=1.0, censoring=500.0)
+    edges = (100.0, 300.0, 400.0, 800.0)
+    known = survival_table_from_events(times, events, intervals=[0.0, *edges])
+    found = table(times, events, edges, actuarial=True).curve()
+    inside = known.iloc[: len(edges)]
+    assert_array_equal(found.events, inside["observed"])
+    assert_array_equal(found.censored, inside["censored"])
+    assert_array_equal(found.at_risk, inside["at_risk"])
+    assert_allclose(
+        found.survival, (1 - inside["observed"] / (inside["at_risk"] - inside["censored"] / 2)).cumprod()
+    )
+
+
+def test_where_nobody_is_censored_within_an_interval_both_estimates_are_the_same():
+    times, events = persons(step=30.0)
+    kept = events | (times > 600.0)
+    pair = [
+        table(times[kept], events[kept], (30.0, 300.0, 600.0), actuarial=own).curve() for own in (False, True)
+    ]
+    for one, other in zip(*pair, strict=True):
+        assert_array_equal(one, other)
+
+
+def within(number, draw, censoring):
+    """Exponential times that are no edges, of mean 1, and uniform censoring."""
+    event, end = draw.exponential(1.0, number), draw.uniform(0, censoring, number)
+    return np.minimum(event, end), event <= end
+
+
+def covered(runs, number, sigma, actuarial, seed=0, censoring=2.5):
+    """The shares (T,) of the known intervals that hold the truth, and how many are known."""
+    draw, edges = np.random.default_rng(seed), np.array([0.5, 1.0, 1.5])
+    truth, known, holds = np.exp(-edges), 0, 0
+    for one in range(runs):
+        times, events = within(number, draw, censoring)
+        found = table(times, events, edges, sigma, one, actuarial).curve()
+        known = known + ~np.isnan(found.survival)
+        holds = holds + ((found.low <= truth) & (truth <= found.high))
+    return holds / known, known
+
+
+def test_intervals_of_the_actuarial_estimate_cover_where_those_of_kaplan_meier_do_not():
+    shares, known = covered(300, 1000, 0.0, actuarial=True)
+    assert (shares >= 0.93 - 4 * np.sqrt(0.93 * 0.07 / known)).all()
+    assert covered(300, 1000, 0.0, actuarial=False)[0].max() < 0.7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sigma", [0.0, 1.0, 5.0])
+def test_intervals_of_the_actuarial_estimate_cover_with_noise_too(sigma):
+    shares, known = covered(2000, 600, sigma, actuarial=True, seed=1)
+    assert (shares >= 0.94 - 4 * np.sqrt(0.94 * 0.06 / known)).all()
+
+
 def test_sites_together_are_the_pooled_persons():
     times, events = persons()
     edges, site = np.linspace(100.0, 1500.0, 9), np.arange(400) % 3
@@ -124,12 +204,13 @@ def test_replacing_a_person_moves_the_counts_by_at_most_sqrt_2():
     assert max(moves) == pytest.approx(np.sqrt(2))
 
 
-def test_the_noise_is_in_the_deviations():
+@pytest.mark.parametrize("actuarial", [False, True])
+def test_the_noise_is_in_the_deviations(actuarial):
     """At a fixed set of persons, the deviation over many draws of the noise is what is added to the sampling's."""
     times, events = persons(number=2000, step=150.0)
     edges = np.arange(150.0, 1501.0, 150.0)
-    exact = table(times, events, edges).curve()
-    draws = [table(times, events, edges, 3.0, seed).curve() for seed in range(600)]
+    exact = table(times, events, edges, actuarial=actuarial).curve()
+    draws = [table(times, events, edges, 3.0, seed, actuarial).curve() for seed in range(600)]
     for own in ("survival", "hazard"):
         name = "deviation" if own == "survival" else "hazard_deviation"
         added = np.mean([getattr(draw, name) ** 2 for draw in draws], 0) - getattr(exact, name) ** 2

@@ -226,6 +226,27 @@ def test_the_folder_holds_the_curves(tmp_path, changes):
     assert ("stand out from it" in page) == bool(changes)
 
 
+@pytest.mark.parametrize(
+    ("estimate", "words"),
+    [
+        ("actuarial", "as at risk for half of it"),
+        ("kaplan-meier", "as at risk up to its end, so the curve lies"),
+    ],
+)
+def test_every_output_says_which_estimate_it_is(tmp_path, estimate, words):
+    """By default the actuarial one; a folder from before has no such column, and was Kaplan-Meier's."""
+    chosen = {} if estimate == "actuarial" else {"evaluation.survival-estimate": estimate}
+    result = inprocess.train(run(chosen))
+    write_run(result, tmp_path)
+    path = tmp_path / "survival.csv"
+    assert {row["estimate"] for row in csv.DictReader(path.read_text().splitlines())} == {estimate}
+    page = report_run(tmp_path).read_text()
+    assert words in page and f"{estimate.title()} estimate. The band is" in page
+    assert all(own.actuarial == (estimate == "actuarial") for own in result.setup.persons.values())
+    path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
+    assert not any(own.actuarial for own in read_persons(tmp_path).values())
+
+
 @pytest.mark.parametrize("changes", [{}, PRIVATE])
 def test_a_run_that_was_cut_off_keeps_its_counts(tmp_path, changes):
     setup = run({**changes, "output.checkpoint-every": 2, "rounds": 5})

@@ -13,7 +13,7 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
 from twinflower.models.score_bins import Counted
-from twinflower.models.survival import SurvivalTable
+from twinflower.models.survival import ACTUARIAL, SurvivalTable
 
 from ..settings import Value
 from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
@@ -110,11 +110,13 @@ def read_persons(folder: Path) -> dict[int, SurvivalTable]:
     path = folder / names.SURVIVAL
     with _expecting(path, "not the survival curves of a run"):
         found: dict[int, list[list[float]]] = {}
+        actuarial = False
         for row in csv.DictReader(_text(path).splitlines()):
             if row["client"] != ALL_SITES:
                 numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
                 found.setdefault(int(row["client"]), []).append(numbers)
-        return {client: _persons_of(*np.array(rows).T) for client, rows in found.items()}
+                actuarial = row.get("estimate") == ACTUARIAL
+        return {client: _persons_of(*np.array(rows).T, actuarial) for client, rows in found.items()}
 
 
 def read_path(folder: Path) -> list[dict[str, str]]:
@@ -126,11 +128,13 @@ def read_path(folder: Path) -> list[dict[str, str]]:
         return found
 
 
-def _persons_of(edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array) -> SurvivalTable:
+def _persons_of(
+    edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array, actuarial: bool
+) -> SurvivalTable:
     """The table from columns (edges,) of survival.csv."""
     beyond = at_risk[-1] - events[-1] - censored[-1]
     return SurvivalTable(
-        np.concatenate([events, censored, [beyond]]), edges, round(at_risk[0]), float(noise[0])
+        np.concatenate([events, censored, [beyond]]), edges, round(at_risk[0]), float(noise[0]), actuarial
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.models.survival import SurvivalTable
+from twinflower.models.survival import ACTUARIAL, KAPLAN_MEIER, SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.rounds import Round
 
@@ -100,7 +100,13 @@ def _curves(persons: Mapping[int, SurvivalTable], sites: Sequence[str]) -> Itera
     ]
     for client, site, table in tables:
         for row in zip(*table.curve(), strict=True):
-            yield dict(zip(SURVIVAL_COLUMNS, (client, site, *row, table.sigma), strict=True))
+            yield dict(
+                zip(SURVIVAL_COLUMNS, (client, site, *row, table.sigma, _estimate(table)), strict=True)
+            )
+
+
+def _estimate(table: SurvivalTable) -> str:
+    return ACTUARIAL if table.actuarial else KAPLAN_MEIER
 
 
 def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from twinflower.data.columns import Range
 from twinflower.data.ranges import Bins, Unscaled, sensitivity, unpack_ranges
 from twinflower.errors import SettingError
 from twinflower.first_counts import COUNTS_ROUND, FirstCounts, Persons, PrivateColumns
-from twinflower.models.survival import SurvivalTable
+from twinflower.models.survival import ACTUARIAL, SurvivalTable
 from twinflower.privacy.mechanism import GaussianNoise, seeded
 from twinflower.privacy.release import Release
 from twinflower.work import no_noise
@@ -107,8 +107,9 @@ def _persons(setup: Setup, counts: Array, clients: Index) -> dict[int, SurvivalT
     if not setup.time_grid:
         return {}
     edges, cells, sizes = np.array(setup.time_grid.edges), counts[:, _split(setup) :], setup.partition.sizes
+    actuarial = setup.config.evaluation.survival_estimate == ACTUARIAL
     return {
-        int(client): SurvivalTable(own, edges, int(sizes[client]), sigma(setup, client))
+        int(client): SurvivalTable(own, edges, int(sizes[client]), sigma(setup, client), actuarial)
         for client, own in zip(clients, cells, strict=True)
     }
 

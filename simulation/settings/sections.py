@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from twinflower.models.score_bins import MOST_BINS
+from twinflower.models.survival import ACTUARIAL, KAPLAN_MEIER
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.problems.discrete_cox import INTERVALS
@@ -110,13 +111,22 @@ class Evaluation:
     survival_curve: Annotated[
         str,
         Setting(
-            "before round 1 clients count the persons that they train on by these intervals of time, for Kaplan-Meier "
-            "and Nelson-Aalen: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
+            "before round 1 clients count the persons that they train on by these intervals of time, for a survival "
+            "curve: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
             INTERVALS,
             "that of the times",
             numbers=True,
         ),
     ] = ""
+
+    survival_estimate: Annotated[
+        str,
+        Setting(
+            "how a survival curve counts those who are censored within an interval: actuarial, for half of it, or "
+            "kaplan-meier, for all of it, which is right only if every time is the end of an interval",
+            one_of((ACTUARIAL, KAPLAN_MEIER)),
+        ),
+    ] = ACTUARIAL
 
     errors: Annotated[
         bool,

@@ -9,7 +9,10 @@ without either. With d_k events in interval k and n_k persons at risk, those who
 
 with the variances of Greenwood and of Aalen (Klein and Moeschberger, "Survival Analysis", 2003, (4.2.1) to (4.2.4)).
 If the grid contains all times, these are the estimates from the times themselves. In a coarser grid a person who is
-censored within an interval counts as at risk up to its end, so the curve lies too high where many are.
+censored within an interval would count as at risk up to its end, and the curve would lie too high. The actuarial
+estimate of the life table (Cutler and Ederer, Journal of Chronic Diseases 1958; Klein and Moeschberger, section 5.4)
+counts the c_k persons censored in interval k for half of it, as if they were censored evenly over it: n_k - c_k / 2 is
+in the place of n_k, in the variances, too, because given the persons exposed d_k is binomial in both.
 
 Sites count without noise, or with Gaussian noise of a known deviation in every cell. The number of all persons is
 public, so the noise in the sum of all cells is known and subtracted. The variances then include the noise, to first
@@ -29,6 +32,7 @@ from ..survival_labels import comparable, unsigned
 from .intervals import CANDIDATES, DEVIATIONS, Share, accepted
 
 MOST_INTERVALS = 1000
+ACTUARIAL, KAPLAN_MEIER = "actuarial", "kaplan-meier"  # the estimates of a survival curve
 _CLEAR = 5.0  # persons at risk, in deviations of their noise, below which a curve ends
 
 
@@ -92,19 +96,21 @@ class SurvivalTable(NamedTuple):
     """Persons counted by the cells of a grid.
 
     cells (2 T + 1,): as in `TimeGrid.counts`. edges (T,): of the grid. rows: the number of persons, which is public.
-    sigma: the standard deviation of the noise in every cell, 0 without noise.
+    sigma: the standard deviation of the noise in every cell, 0 without noise. actuarial: whether those who are censored
+    within an interval count as at risk for half of it, as they should unless every time is an edge.
     """
 
     cells: Array
     edges: Array
     rows: int
     sigma: float = 0.0
+    actuarial: bool = False
 
     @classmethod
     def together(cls, tables: Iterable["SurvivalTable"]) -> "SurvivalTable":
-        """The persons of all of these tables, at least one, with the same edges; sums run in their order."""
-        cells, edges, rows, sigmas = zip(*tables, strict=True)
-        return cls(np.sum(cells, axis=0), edges[0], sum(rows), float(np.hypot.reduce(sigmas)))
+        """The persons of all of these tables, at least one, with the same edges and estimate; sums run in order."""
+        cells, edges, rows, sigmas, actuarial = zip(*tables, strict=True)
+        return cls(np.sum(cells, axis=0), edges[0], sum(rows), float(np.hypot.reduce(sigmas)), actuarial[0])
 
     def curve(self) -> Curve:
         """The curve with its intervals.
@@ -126,9 +132,12 @@ class _Estimate:
         cells = table.cells + (table.rows - table.cells.sum()) / len(table.cells)
         self.table = table
         self.events, self.censored = cells[:number], cells[number:-1]
-        after = np.cumsum((self.events + self.censored)[::-1])[::-1] + cells[-1]
-        self.at_risk = after
-        self.left = after - self.events
+        self.half = (
+            0.5 * table.actuarial
+        )  # of an interval, in which those who are censored in it are not at risk
+        self.entering = np.cumsum((self.events + self.censored)[::-1])[::-1] + cells[-1]
+        self.at_risk = self.entering - self.half * self.censored
+        self.left = self.at_risk - self.events
 
     @cached_property
     def known(self) -> Mask:
@@ -169,7 +178,7 @@ class _Estimate:
         persons left after the events and by those at risk."""
         later, own = np.triu(np.ones((len(by_left),) * 2), 1), np.eye(len(by_left))
         both = (by_left + by_risk)[:, None]
-        parts = [both * later + by_risk[:, None] * own, both * (later + own), both]
+        parts = [both * later + by_risk[:, None] * own, both * (later + (1 - self.half) * own), both]
         return np.cumsum(np.hstack(parts), axis=0)  # type: ignore[no-any-return]
 
     def curve(self) -> Curve:
@@ -189,7 +198,7 @@ class _Estimate:
         over = known | (s == 0)
         return Curve(
             table.edges,
-            self.at_risk,
+            self.entering,
             self.events,
             self.censored,
             *(np.where(over, own, np.nan) for own in found),

@@ -26,19 +26,34 @@ _SITES = ("site", "persons", "events", "median survival")
 
 
 def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
-    """Kaplan-Meier and Nelson-Aalen of all sites together, and by site; nothing for a run without a survival curve."""
+    """The survival curves of all sites together, and by site; nothing for a run without a survival curve."""
     sites = read_persons(folder)
     if not sites:
         return []
     table = SurvivalTable.together(sites.values())
     curve, names = table.curve(), summary["site_names"]
     title = "Share without the event"
-    time = time_name(folder)
-    charts = [chart(title, time, [_line("all sites", curve)], remark=f"The band is the {_INTERVAL}.")]
+    time, estimate = time_name(folder), f"{_name(table)} estimate"
+    remark = f"{estimate}. The band is the {_INTERVAL}."
+    charts = [chart(title, time, [_line("all sites", curve)], remark=remark)]
     folded = [Section("The numbers", tables=[_numbers(curve)])]
     if len(sites) > 1:
         folded.append(_by_site(sites, names, time))
     return [Section("Survival", _about(table, curve), charts=charts, folded=folded)]
+
+
+def _name(table: SurvivalTable) -> str:
+    return "Actuarial" if table.actuarial else "Kaplan-Meier"
+
+
+def _counting(table: SurvivalTable) -> str:
+    """How those who are censored within an interval count."""
+    if table.actuarial:
+        return "Who is censored within an interval counts as at risk for half of it (actuarial estimate, life table)."
+    return (
+        "Who is censored within an interval counts as at risk up to its end, so the curve lies too high, and its "
+        "intervals are wrong, unless every time is the end of an interval."
+    )
 
 
 def _about(table: SurvivalTable, curve: Curve) -> list[str]:
@@ -50,8 +65,9 @@ def _about(table: SurvivalTable, curve: Curve) -> list[str]:
     )
     return [
         f"The median survival is {_span(curve.median())}.",
-        f"Kaplan-Meier and Nelson-Aalen of the {table.rows:,} persons that the sites train on, from the numbers of "
-        f"events and of censored persons in {len(table.edges)} public intervals of time.{noise}",
+        f"{_name(table)} and Nelson-Aalen estimates of the {table.rows:,} persons that the sites train on, from the "
+        f"numbers of events and of censored persons in {len(table.edges)} public intervals of time. {_counting(table)}"
+        f"{noise}",
     ]
 
 
