@@ -116,7 +116,7 @@ def read_persons(folder: Path) -> dict[int, SurvivalTable]:
                 numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
                 found.setdefault(int(row["client"]), []).append(numbers)
                 actuarial = row.get("estimate") == ACTUARIAL
-        return {client: _persons_of(*np.array(rows).T, actuarial) for client, rows in found.items()}
+        return {client: _persons_of(*np.array(rows).T, actuarial=actuarial) for client, rows in found.items()}
 
 
 def read_path(folder: Path) -> list[dict[str, str]]:
@@ -129,7 +129,7 @@ def read_path(folder: Path) -> list[dict[str, str]]:
 
 
 def _persons_of(
-    edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array, actuarial: bool
+    edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array, *, actuarial: bool
 ) -> SurvivalTable:
     """The table from columns (edges,) of survival.csv."""
     beyond = at_risk[-1] - events[-1] - censored[-1]
