@@ -1,7 +1,7 @@
-# make check: formatter, linter, types and the quick tests, in about a minute
+# make check: formatter, linter, imports, types and the quick tests, in about a minute
 .PHONY: check test bench peers
 check:
-	ruff format --check . && ruff check . && mypy && pytest --ignore tests/test_flower.py
+	ruff format --check . && ruff check . && python .ci/contracts.py && mypy && pytest --ignore tests/test_flower.py
 
 test:
 	pytest

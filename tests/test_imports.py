@@ -1,10 +1,11 @@
 """What importing a part of the package brings along, and that no two modules need each other."""
 
 import ast
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
-from importlib.util import resolve_name
+from importlib.util import module_from_spec, resolve_name, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -155,38 +156,33 @@ def test_no_module_needs_one_that_needs_it():
     assert len(list(TopologicalSorter(needs).static_order())) == len(needs)  # CycleError names a cycle
 
 
-def test_no_package_of_the_application_needs_one_that_needs_it():
-    """Packages and single modules directly in `simulation`, whatever module of theirs is imported."""
-
-    def part(module):
-        return module.split(".")[2]
-
-    own = {name: needs for name, needs in graph().items() if name.startswith("twinflower.simulation.")}
-    parts = {part(name): set() for name in own}
-    for name, needs in own.items():
-        parts[part(name)] |= {part(need) for need in needs if need in own} - {part(name)}
-    assert "settings" in parts["results"]
-    assert len(list(TopologicalSorter(parts).static_order())) == len(parts)  # CycleError names a cycle
+@pytest.fixture(scope="module")
+def contracts():
+    """`.ci/contracts.py` as a module."""
+    spec = spec_from_file_location("contracts", ROOT / ".ci" / "contracts.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_clients_do_not_import_strategies_nor_the_application():
-    for name, needs in graph().items():
-        if name.startswith("twinflower.clients"):
-            assert not {n for n in needs if n.startswith(("twinflower.strategies", "twinflower.simulation"))}
+def test_the_contracts_of_imports_hold(contracts, tmp_path):
+    contracts.tree(tmp_path)
+    assert contracts.check(tmp_path) == 0
 
 
-def room_of(name):
-    """The folder of a module in twinflower/, or the module itself."""
-    return ".".join(name.split(".")[:2])
-
-
-def test_no_room_of_the_mathematics_needs_one_that_needs_it():
-    found = {
-        name: (path, package) for name, path, package in modules() if path.is_relative_to(ROOT / "twinflower")
-    }
-    rooms = {room_of(name): set() for name in found}
-    for name, (path, package) in found.items():
-        needs = map(room_of, imported(ast.parse(path.read_text()), package, found))
-        rooms[room_of(name)] |= set(needs) - {room_of(name)}
-    assert "twinflower.problems" in rooms["twinflower.algorithms"]
-    assert len(list(TopologicalSorter(rooms).static_order())) == len(rooms)  # CycleError names a cycle
+@pytest.mark.parametrize(
+    ("module", "statement", "broken"),
+    [
+        ("disk.py", "import flwr", "The mathematics does not import Flower"),
+        ("disk.py", "from .simulation.settings import Config", "The rooms of twinflower"),
+        ("new_room.py", "", "The rooms of twinflower"),
+    ],
+)
+def test_an_import_that_a_contract_forbids_is_named(contracts, tmp_path, capfd, module, statement, broken):
+    contracts.tree(tmp_path)
+    path = tmp_path / "twinflower" / module
+    text = path.read_text() if path.exists() else ""
+    path.unlink(missing_ok=True)
+    path.write_text(f"{statement}\n{text}")
+    assert contracts.check(tmp_path) == 1
+    assert re.search(rf"{broken}[^\n]*\s.*?BROKEN", capfd.readouterr().out)
