@@ -215,7 +215,7 @@ def test_a_process_that_got_the_number_of_another_is_left_alone():
         assert janitor.alive([earlier]) == {earlier}
         earlier._create_time = 0.0
         earlier._ident = process.pid, 0.0
-        janitor._send(signal.SIGKILL, [earlier])
+        janitor._send(psutil.Process.kill, [earlier])
         assert not janitor.alive([earlier])
         assert process.poll() is None
         process.kill()

@@ -3,7 +3,10 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 from urllib.request import proxy_bypass_environment
 
@@ -12,6 +15,7 @@ from flwr.app import Error
 from flwr.clientapp.client_app import ClientAppException
 
 from twinflower.errors import DataError, RunError, SettingError
+from twinflower.locks import LockableFile
 from twinflower.simulation.runtimes import engine, processes
 from twinflower.simulation.runtimes.processes import place_of_its_own, without_proxy
 from twinflower.strategies.nodes import _too_few
@@ -49,7 +53,7 @@ def test_a_process_that_we_start_reaches_this_machine_past_a_dead_proxy(name, mo
         "print(httpx.get(f'http://127.0.0.1:{server.server_port}/').status_code)"
     )
     with place_of_its_own() as place:
-        place.start("asks", [processes.sys.executable, "-c", text]).wait()
+        place.start("asks", [sys.executable, "-c", text]).wait()
         assert place.log("asks").read_text().splitlines()[-1] == "200"
 
 
@@ -118,3 +122,74 @@ def test_the_cause_of_a_nodes_failure_is_said_in_full(error, said):
 def test_what_a_node_sends_stays_one_line_of_bounded_length():
     endless = "Traceback\n" + "twinflower.errors.DataError: " + "x" * 10**6
     assert re.fullmatch("DataError: x+", short(endless)) and len(short(endless)) == 1000
+
+
+# ------------------------------------------------------------------------------------- Windows
+
+HERE = Path(__file__).parent
+RUN = """
+[run]
+algorithm = "fedavg"
+rounds = 2
+data.name = "breast-cancer"
+clients.count = 3
+objective.name = "logistic"
+regulariser.name = "none"
+"""
+LEDGER = """
+from pathlib import Path
+from twinflower.privacy import Budget
+from twinflower.privacy.charges import Charge
+from twinflower.privacy.ledger import FileLedger, read_ledger
+from twinflower.privacy.ledger import LedgerError
+ledger = FileLedger(Path("a.ledger"), "data", 2.0, 1e-4, patience=0.1)
+ledger.charge(Charge("r", 1, 0.1, 1.0, 1, 0.01), Budget(1.0))
+with ledger._locked():
+    for other in (lambda: read_ledger(Path("a.ledger"), 0.1), ledger.charges):
+        try:
+            other()
+        except LedgerError as error:
+            assert "in use by another process" in str(error), error
+        else:
+            raise AssertionError("the ledger was not locked")
+ledger.charge(Charge("r", 2, 0.1, 1.0, 1, 0.01), Budget(1.0))
+print(len(read_ledger(Path("a.ledger")).charges))
+"""
+FIT = """
+import numpy as np, twinflower
+twinflower.FederatedClassifier(rounds=2).fit(np.random.rand(30, 2), np.arange(30) % 2)
+print("fitted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "run.toml", "--out", "out"], "3 clients hold|results: "),
+        (["privacy", "run.toml"], "no noise is added"),
+        (["ledger", "."], "holds no ledger"),
+        (["check-node", "partition-id=0"], "a node needs --node-config"),
+        (["report", "."], "give the folder of a run"),
+        (["status", "."], "."),
+        (["--python", FIT], "fitted"),
+        (["--python", LEDGER], "^2$"),
+    ],
+    ids=["run", "privacy", "ledger", "check-node", "report", "status", "fit", "a ledger is locked"],
+)
+def test_commands_work_without_what_windows_lacks(words, said, tmp_path):
+    (tmp_path / "run.toml").write_text(RUN)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", HERE / "like_windows.py", *words], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(HERE.parent)},
+    )  # fmt: skip
+    assert "Traceback" not in done.stdout and re.search(said, done.stdout, re.MULTILINE), done.stdout[-2000:]
+
+
+def test_existing_ledgers_are_locked_in_the_file_itself(tmp_path):
+    """So that processes of earlier versions respect the lock, too, and no file is left beside it."""
+    fcntl = pytest.importorskip("fcntl")
+    with LockableFile(tmp_path / "a.ledger", "a+") as file, (tmp_path / "a.ledger").open() as other:
+        file.lock()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    assert [own.name for own in tmp_path.iterdir()] == ["a.ledger"]

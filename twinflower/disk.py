@@ -1,7 +1,10 @@
 """Files that are replaced as a whole: after a crash, a file has its old content or its new one."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+_FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)  # on Windows files are texts by default
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -10,17 +13,23 @@ def write_whole(path: Path, content: bytes) -> None:
     What `reserve` has reserved for it is used.
     """
     temporary = temporary_of(path)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+    with os.fdopen(os.open(temporary, _FLAGS, 0o600), "wb") as file:
         file.write(content)
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk; nothing where folders cannot be opened, as on Windows."""
+    with suppress(PermissionError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def reserve(path: Path, size: int) -> None:
@@ -28,7 +37,7 @@ def reserve(path: Path, size: int) -> None:
 
     A file system that copies on write may need more later.
     """
-    with os.fdopen(os.open(temporary_of(path), os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+    with os.fdopen(os.open(temporary_of(path), _FLAGS, 0o600), "wb") as file:
         file.write(bytes(size))
         file.flush()
         os.fsync(file.fileno())

@@ -1,13 +1,12 @@
 """File locks that give one process at a time exclusive use of a resource."""
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 
 from twinflower.errors import SettingError
+from twinflower.locks import LockableFile
 
 
 @contextmanager
@@ -24,7 +23,8 @@ def holding(path: Path, refusal: str) -> Iterator[None]:
         yield
     finally:
         # Before the lock is released: a process that waits for this file then sees that it is gone.
-        path.unlink(missing_ok=True)
+        with suppress(PermissionError):  # Windows removes no open file
+            path.unlink(missing_ok=True)
         file.close()
 
 
@@ -38,12 +38,12 @@ def held(path: Path) -> bool:
     return file is None
 
 
-def _lock(path: Path) -> FileIO | None:
+def _lock(path: Path) -> LockableFile | None:
     """The file, opened and locked; None if another process has locked it."""
     while True:
-        file = FileIO(path, "a")
+        file = LockableFile(path, "a")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.lock()
         except BlockingIOError:
             file.close()
             return None

@@ -32,7 +32,7 @@ def clear(folder: Path, grace: float, hurry: Callable[[], bool] = lambda: False)
     """
     known: set[psutil.Process] = set()
     if grace > 0:
-        _send(signal.SIGTERM, _present(folder, known))
+        _send(psutil.Process.terminate, _present(folder, known))
     _wait(grace, lambda: hurry() or not _present(folder, known))
     _wait(_LAST_WORD, lambda: _killed(_present(folder, known), hurry))
     left = sorted(process.pid for process in _present(folder, known))
@@ -48,15 +48,15 @@ def _wait(seconds: float, done: Callable[[], bool]) -> None:
 
 
 def _killed(processes: set[psutil.Process], hurry: Callable[[], bool]) -> bool:
-    _send(signal.SIGKILL, processes)
+    _send(psutil.Process.kill, processes)
     hurry()
     return not processes
 
 
-def _send(request: signal.Signals, processes: Iterable[psutil.Process]) -> None:
+def _send(request: Callable[[psutil.Process], None], processes: Iterable[psutil.Process]) -> None:
     for process in processes:
         with suppress(psutil.Error):  # among others, if the pid was reused
-            process.send_signal(request)
+            request(process)
 
 
 def _present(folder: Path, known: set[psutil.Process]) -> set[psutil.Process]:
@@ -93,8 +93,9 @@ def _runs(process: psutil.Process) -> bool:
 
 def main(folder: Path) -> None:
     """Ignore signals, wait for the command to end, and clear up after it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     sys.stdin.buffer.read()
     clear(folder, grace=0)
 

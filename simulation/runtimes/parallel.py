@@ -26,7 +26,7 @@ from ..settings.experiment import Experiment
 from . import runtime as runtime_module
 from .local import run_part
 from .observer import Observer
-from .processes import interruptible
+from .processes import SIGNALS, interruptible
 
 _PAUSE = 0.1  # seconds between two looks at the number of rounds done
 RUNTIMES = ("inprocess", "cohort")
@@ -139,8 +139,8 @@ def _begin(done: Any) -> None:
     """Prepare a worker: it leaves Ctrl-C to the command, and ends when the command does."""
     global _done
     _done = done
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in {*SIGNALS} - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 
 

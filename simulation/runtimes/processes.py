@@ -19,9 +19,8 @@ from types import FrameType
 
 from twinflower.errors import RunError
 
-from . import janitor
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Windows has no SIGHUP
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 _START_TIMEOUT = 180.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -118,6 +117,8 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
     logs: folder of the log files, by default the temporary one. Raises Interrupted, after cleaning up, if a signal
     ended the block.
     """
+    from . import janitor  # needs psutil, and most commands start no process
+
     with _Signals() as signals, _janitor() as home:
         place = Place(home, os.environ | without_proxy(os.environ) | {janitor.MARK: str(home)}, logs or home)
 
@@ -138,6 +139,8 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
 @contextmanager
 def _janitor() -> Iterator[Path]:
     """A temporary folder. If this process is killed, a separate one ends the folder's processes and removes it."""
+    from . import janitor
+
     home = Path(tempfile.mkdtemp(prefix="twinflower-"))
     words = [sys.executable, "-I", "-S", janitor.__file__, str(home), str(janitor.PACKAGES)]
     watching = subprocess.Popen(

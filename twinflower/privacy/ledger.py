@@ -18,7 +18,6 @@ restored, and two copies of a site must not both continue. The checksums detect 
 anyone who can write the file can also compute them.
 """
 
-import fcntl
 import hashlib
 import json
 import math
@@ -29,11 +28,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..disk import sync_folder
 from ..errors import SettingError
+from ..locks import LockableFile
 from .accountant import Budget, gdp_epsilon
 from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, total_cost
 from .unit import ONE_RECORD, RECORD, Unit
@@ -73,7 +73,7 @@ class FileLedger:
                 self.check_others()
                 self._add(file, book, charge, budget)
 
-    def _add(self, file: FileIO, book: bytes, charge: Charge, budget: Budget) -> None:
+    def _add(self, file: LockableFile, book: bytes, charge: Charge, budget: Budget) -> None:
         in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
         known = _start(run=charge.run, round=charge.round) in book
         cost = added_cost(charge, _charges_of(book, charge.run)) if charge.split else charge.cost
@@ -115,8 +115,8 @@ class FileLedger:
     def _beginning(self) -> Iterator[None]:
         """Let no other process begin a ledger in this folder meanwhile, which could be of the same data."""
         path = self.path.parent / "ledgers.lock"
-        with _told(path, "opened, and nothing is released"), FileIO(path, "a+", opener=_open) as file:
-            _lock(file, fcntl.LOCK_EX, self.patience)
+        with _told(path, "opened, and nothing is released"), LockableFile(path, "a+", opener=_open) as file:
+            _lock(file, self.patience)
             yield
 
     @property
@@ -127,18 +127,19 @@ class FileLedger:
         return _line(b"", {"twinflower-ledger": 1, "data": self.data} | budget | unit)
 
     @contextmanager
-    def _locked(self) -> Iterator[FileIO]:
+    def _locked(self) -> Iterator[LockableFile]:
         """Open the file under an exclusive lock, which is released when the file is closed or the process ends."""
         with self._told("opened"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = FileIO(self.path, "a+", opener=_open)
+            file = LockableFile(self.path, "a+", opener=_open)
         with file:
             with self._told("locked"):
-                os.fchmod(file.fileno(), 0o600)
-                _lock(file, fcntl.LOCK_EX, self.patience)
+                if hasattr(os, "fchmod"):  # not on Windows
+                    os.fchmod(file.fileno(), 0o600)
+                _lock(file, self.patience)
             yield file
 
-    def _read(self, file: FileIO) -> bytes:
+    def _read(self, file: LockableFile) -> bytes:
         """Return the complete lines, empty for a new ledger; LedgerError if any byte differs from what was written."""
         with self._told("read"):
             file.seek(0)
@@ -152,7 +153,7 @@ class FileLedger:
             )
         return book
 
-    def _append(self, file: FileIO, end: int, text: bytes) -> None:
+    def _append(self, file: LockableFile, end: int, text: bytes) -> None:
         """Write `text` at `end`, over an incomplete line, and flush it to disk; if this fails, truncate to `end`."""
         with self._told("written"):
             if end == 0:
@@ -194,9 +195,9 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
     Waits at most `patience` seconds for a lock. Raises LedgerError if the file is damaged or is not a ledger.
     """
     with _told(path, "opened"):
-        file = FileIO(path, "r", opener=_open)
+        file = LockableFile(path, "r", opener=_open)
     with file, _told(path, "read"):
-        _lock(file, fcntl.LOCK_SH, patience)
+        _lock(file, patience, shared=True)
         book = _whole_lines(path, file.readall())
     with _of_a_ledger(path):
         head = json.loads(book[_CHECKSUM : book.index(b"\n")])
@@ -208,7 +209,7 @@ def _data_in(path: Path) -> str:
 
     It needs no lock: a reader may miss the end of a line that is being written, but the first line never changes.
     """
-    with _told(path, "read, and nothing is released"), FileIO(path, "r", opener=_open) as file:
+    with _told(path, "read, and nothing is released"), LockableFile(path, "r", opener=_open) as file:
         book = _whole_lines(path, file.readall())
     with _of_a_ledger(path):
         return str(json.loads(book[_CHECKSUM : book.index(b"\n")])["data"]) if book else ""
@@ -360,12 +361,12 @@ def _told(path: Path, done: str) -> Iterator[None]:
         raise LedgerError(f"the ledger {path} cannot be {done}: {error.strerror}") from None
 
 
-def _lock(file: FileIO, kind: int, patience: float) -> None:
+def _lock(file: LockableFile, patience: float, shared: bool = False) -> None:
     """Lock the file, waiting for at most `patience` seconds; BlockingIOError if it is still locked then."""
     deadline = time.monotonic() + patience
     while True:
         try:
-            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return file.lock(shared)
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 raise
@@ -376,7 +377,9 @@ def _open(path: str, flags: int) -> int:
     """Open or create a regular file with mode 0600; OSError for a symbolic link or anything else."""
     if os.path.islink(path):
         raise OSError(None, "it is a symbolic link")
-    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    for name in ("O_NOFOLLOW", "O_NONBLOCK"):  # not on Windows
+        flags |= getattr(os, name, 0)
+    descriptor = os.open(path, flags, 0o600)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
@@ -392,9 +395,4 @@ def _write(descriptor: int, text: bytes) -> None:
 def _sync_folders(path: Path) -> None:
     """Flush all parent folders, so that the directory entries of a new file and its folders are on disk."""
     for folder in path.absolute().parents:
-        with suppress(PermissionError):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        sync_folder(folder)
