@@ -55,7 +55,7 @@ class ExactAnswers:
         round_ = requests.once("evaluation", config, asked, range(self.rounds + 1))
         count, loss, correct, scores, errors = evaluate(objective, x, rows, bins, self.errors)
         self._check_cells(scores)
-        metrics = {"round": round_, "correct": correct, "accuracy": correct / max(count, 1)}
+        metrics: dict[str, Any] = {"round": round_, "correct": correct, "accuracy": correct / max(count, 1)}
         metrics |= {"scores": packed(scores.cells)} if scores else {}
         return loss, count, metrics | ({"errors": packed(np.array(errors))} if errors else {})
 

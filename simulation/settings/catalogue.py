@@ -16,7 +16,7 @@ from twinflower.data.sets import SOURCES
 from twinflower.known_objectives import OBJECTIVES, TORCH
 from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
-from twinflower.settings import POINT, Key, Setting, Value, at_least, one_of, settings_of
+from twinflower.settings import POINT, Key, Setting, Value, at_least, between, one_of, settings_of
 
 from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
 
@@ -76,7 +76,7 @@ TOP = (
         ("algorithm",), str, "fedpdm",
         Setting("algorithm to run", one_of(ALGORITHMS)),
     ),
-    Key(("rounds",), int, 30, Setting("communication rounds T", at_least(1), "rounds")),
+    Key(("rounds",), int, 30, Setting("communication rounds T", between(1, 2**24, "from 1 to 2^24"), "rounds")),
     Key(("seed",), int, 0, Setting("seed of the run's random numbers", at_least(0), bits=64)),
     Key(
         ("start_scale",), float, 0.0,

@@ -15,7 +15,7 @@ from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.problems.discrete_cox import INTERVALS
 from twinflower.randomness import FIRST_ROUNDS
-from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, one_of
+from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, between, one_of
 
 _BUDGET = Rule("from 1e-6 to 1e9, or 0 (not given)", lambda v: not v or 1e-6 <= v <= 1e9)
 WEIGHTINGS = ("auto", "clients", "rows")
@@ -50,7 +50,9 @@ class Local:
     """The section [local]: the work of a client in a round."""
 
     batch_size: Annotated[int, Setting("rows in a step; 0: all", at_least(0), "rows")] = 0
-    max_steps: Annotated[int, Setting("steps in a round; 0: an epoch less one", at_least(0), "steps")] = 2
+    max_steps: Annotated[
+        int, Setting("steps in a round; 0: an epoch less one", between(0, 10**6), "steps")
+    ] = 2
     fresh_batches: Annotated[bool, Setting("shuffle the rows anew in every round")] = True
 
 

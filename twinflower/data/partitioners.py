@@ -17,6 +17,7 @@ from ..errors import SettingError, require
 from ..settings import Rule, Setting, at_least
 from .label_mixtures import Ints, apportion, label_counts
 
+_MOST_ROWS = 20_000_000  # whose numbers every client lists
 _DRAWS = 20  # draws of Dirichlet proportions, until no client is empty
 _CONCENTRATION = Rule("above 0 and at most 1e6", lambda v: 0 < v <= 1e6)
 
@@ -228,13 +229,19 @@ class Sizes(Method):
 
     @property
     def numbers(self) -> list[int]:
-        """The sizes as integers; SettingError if the text is malformed."""
+        """The sizes as integers; SettingError if the text is malformed, or for more rows than a site may be made to
+        number."""
         try:
-            return [whole(word) for word in self.sizes.split(",")] if self.sizes else []
+            sizes = [whole(word) for word in self.sizes.split(",")] if self.sizes else []
         except ValueError:
             raise SettingError(
                 f"partition.sizes must be comma-separated whole numbers; got '{self.sizes}'"
             ) from None
+        total = sum(map(abs, sizes))
+        require(
+            total <= _MOST_ROWS, f"partition.sizes must add up to at most {_MOST_ROWS:,} rows; got {total:,}"
+        )
+        return sizes
 
 
 PARTITIONERS: dict[str, type[Method]] = {

@@ -17,7 +17,7 @@ from .. import special
 from ..arrays import Array
 from ..errors import require
 from ..norms import clipping, forget, norms, outer_norms
-from ..settings import Setting, at_least
+from ..settings import Setting, between
 from .interfaces import Batch, Bounds, Model
 from .losses import Loss
 from .objectives import (
@@ -176,7 +176,7 @@ class NetworkObjective(LinearObjective):
     """The settings of a network objective."""
 
     name: str = "sigmoid-network"
-    hidden_units: Annotated[int, Setting("units of the hidden layer", at_least(1))] = 32
+    hidden_units: Annotated[int, Setting("units of the hidden layer", between(1, 100_000))] = 32
 
     @property
     def form(self) -> dict[str, Any]:
