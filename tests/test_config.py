@@ -26,7 +26,7 @@ from twinflower.simulation.settings.catalogue import (
     Declared,
     keys_of,
 )
-from twinflower.simulation.settings.experiment import read_experiment
+from twinflower.simulation.settings.experiment import read_experiment, title_of
 from twinflower.simulation.settings.toml import to_tables, to_toml, toml_lines
 
 ROOT = Path(__file__).parent.parent
@@ -529,3 +529,21 @@ def test_which_keys_have_an_effect_is_decided_once_for_equal_choices(monkeypatch
     asked.clear()
     assert again.items() == known | {"seed": 2}
     assert not asked
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        'title = "t"\n[run]\n',
+        'y = [\n[1],\n]\ntitle = "t"\n[run]\n',
+        'claim = """\n[no table]\n"""\ntitle = "t"\n[[curve]]\n',
+    ],
+)
+def test_a_title_is_found_before_the_first_table_wherever_a_line_begins_with_a_bracket(tmp_path, head):
+    (tmp_path / "named.toml").write_text(head + 'title = "of a table"\n')
+    assert title_of(tmp_path / "named.toml") == "t"
+
+
+def test_a_title_is_read_without_what_follows_it(tmp_path):
+    (tmp_path / "named.toml").write_text('title = "t"\n[run]\nthis is no TOML\n')
+    assert title_of(tmp_path / "named.toml") == "t"

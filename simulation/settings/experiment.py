@@ -176,11 +176,16 @@ def _check_places(path: Path, raw: dict[str, Any]) -> None:
 def load_toml(path: Path) -> dict[str, Any]:
     """The content of a TOML file; SettingError if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read the experiment file {path}: {cause(error)}{_meant(path)}") from None
+        return tomllib.loads(_text_of(path))
     except tomllib.TOMLDecodeError as error:
         raise SettingError(f"{path} is not valid TOML: {error}") from None
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"cannot read the experiment file {path}: {cause(error)}{_meant(path)}") from None
 
 
 def _meant(path: Path) -> str:
@@ -201,8 +206,15 @@ def shipped() -> list[Path]:
 
 
 def title_of(path: Path) -> str:
-    """The title of an experiment file, whose settings are not looked at."""
-    return _title(path, load_toml(path))
+    """The title of an experiment file, whose settings are not looked at.
+
+    It stands before the first table. Only that part is parsed, or the whole file if the part is cut within a value.
+    """
+    head, *_ = re.split(r"^\[", _text_of(path), maxsplit=1, flags=re.M)
+    try:
+        return _title(path, tomllib.loads(head))
+    except tomllib.TOMLDecodeError:
+        return _title(path, load_toml(path))
 
 
 def _title(path: Path, raw: Mapping[str, Any]) -> str:
