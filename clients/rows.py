@@ -8,7 +8,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.arrays import DOUBLE
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch, ChecksRows, Objective
@@ -18,17 +18,17 @@ def check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | No
     """Raise SettingError unless a client with this start computes in one precision: double, if it is private."""
     if start.dtype == DOUBLE:
         return
-    require(
-        guard is None,
-        f"a private client computes in double precision: start must be float64; got {start.dtype}",
-    )
+    if guard is not None:
+        raise SettingError(
+            f"a private client computes in double precision: start must be float64; got {start.dtype}"
+        )
     parts = (rows.features, rows.labels, rows.row_weights)
     real = [part.dtype for part in parts if part is not None and part.dtype.kind == "f"]
-    require(
-        all(dtype == start.dtype for dtype in real),
-        f"start is {start.dtype}, so features, real labels and weights must be, too; got "
-        f"{', '.join(map(str, real))}",
-    )
+    if not all(dtype == start.dtype for dtype in real):
+        raise SettingError(
+            f"start is {start.dtype}, so features, real labels and weights must be, too; got "
+            f"{', '.join(map(str, real))}"
+        )
 
 
 def admitted(rows: Batch | Shards, start: NDArray[Any], client: int, guard: Guard | None) -> Shards:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import all_finite
-from twinflower.errors import ReplyError, require
+from twinflower.errors import ReplyError, SettingError, require
 from twinflower.first_counts import COUNTS_ROUND, FirstCounts
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.guard import Guard
@@ -81,10 +81,11 @@ class AlgorithmClient(NumPyClient):
         exact: ExactAnswers = NOTHING,
         intervals: PrivateIntervals | None = None,
     ) -> None:
-        require(
-            type(algorithm) is self.algorithm_class,
-            f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got {type(algorithm).__name__}",
-        )
+        if type(algorithm) is not self.algorithm_class:
+            raise SettingError(
+                f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got "
+                f"{type(algorithm).__name__}"
+            )
         self.context = context
         self.algorithm = algorithm
         self.objective = objective
@@ -118,10 +119,10 @@ class AlgorithmClient(NumPyClient):
             check_rows(objective, self.shards.rows(self.client), guard)
         if self.held_out is not None:
             check_rows(objective, self.held_out, guard)
-        require(
-            (guard is None) == (algorithm.privacy == "none"),
-            f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}",
-        )
+        if (guard is None) != (algorithm.privacy == "none"):
+            raise SettingError(
+                f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}"
+            )
         require(
             guard is None
             or self.held_out is None

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from twinflower.decimals import whole
-from twinflower.errors import RunError, SettingError, expect, require
+from twinflower.errors import DataError, RunError, SettingError
 from twinflower.settings import Value, nearest
 
 from .report.console import say
@@ -17,10 +17,10 @@ from .settings.experiment import Experiment, load_toml, read_experiment
 def plan_of(experiment: Path, set_: Sequence[str] | None, data_dir: str, seeds: str = "") -> Experiment:
     """The experiment in a file, with --set, --data-dir and --seeds over it; SettingError for invalid settings."""
     overrides = overrides_of(set_, data_dir)
-    require(
-        not seeds or "seed" not in overrides,
-        f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out",
-    )
+    if seeds and "seed" in overrides:
+        raise SettingError(
+            f"--seeds {seeds} and --set seed={overrides.get('seed')} both name seeds: leave one of them out"
+        )
     return read_experiment(experiment, overrides, _seeds(seeds))
 
 
@@ -31,7 +31,8 @@ def only(plan: Experiment, labels: Sequence[str]) -> Experiment:
     """
     known = list(dict.fromkeys(label for curve in plan.curves for label in (curve.label, curve.line)))
     for label in labels:
-        require(label in known, f"{plan.name} has no curve '{label}'; {nearest(label, known)}")
+        if label not in known:
+            raise SettingError(f"{plan.name} has no curve '{label}'; {nearest(label, known)}")
     kept = [curve for curve in plan.curves if {curve.label, curve.line} & set(labels)]
     title = f"{plan.title} (only {', '.join(labels)})"
     return replace(plan, curves=kept, title=title) if labels else plan
@@ -91,7 +92,8 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
             rows = [tuple(map(str, row)) for row in describe_fit(path, known)]
             table(("column", "rows", "missing", "outside its range"), rows, str(path))
     say(f"digest of {schema}: {known.digest}")
-    expect(not found, "\n       ".join(found))
+    if found:
+        raise DataError("\n       ".join(found))
 
 
 def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> None:
@@ -120,7 +122,8 @@ def check_site(node_config: str, run_config: Path | None) -> None:
 
     right, wrong = check_node(node_config, dict(completed(load_toml(run_config))) if run_config else None)
     say(*right)
-    expect(not wrong, "\n       ".join(wrong))
+    if wrong:
+        raise DataError("\n       ".join(wrong))
 
 
 def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
@@ -132,10 +135,8 @@ def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
     from .report.console import table
 
     known = load(model)
-    require(
-        not robust or known.information is not None,
-        f"{model} has no standard errors: train with evaluation.standard-errors = true",
-    )
+    if robust and known.information is None:
+        raise SettingError(f"{model} has no standard errors: train with evaluation.standard-errors = true")
     found = inferred(known, robust)
     if out:
         deliver(as_file(found, out), out, f"{len(found.rows)} coefficients")
@@ -175,7 +176,8 @@ def _times(text: str) -> Sequence[float]:
     """The times in --times."""
     from twinflower.problems.discrete_cox import INTERVALS, interval_ends
 
-    require(INTERVALS.holds(text), f"--times must be {INTERVALS.text}; got '{text}'")
+    if not INTERVALS.holds(text):
+        raise SettingError(f"--times must be {INTERVALS.text}; got '{text}'")
     return interval_ends(text) or ()
 
 
@@ -186,8 +188,10 @@ def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers:
     from .report.html.statement import page
     from .runs.setup import prepare
 
-    require(not (path.is_dir() and set_), f"the run in {path} stays as it was: leave out --set")
+    if path.is_dir() and set_:
+        raise SettingError(f"the run in {path} stays as it was: leave out --set")
     curves = [] if path.is_dir() else plan_of(path, set_, data_dir).curves
-    require(len(curves) < 2, f"a statement is on one run: {path} has {len(curves)} curves")
+    if not len(curves) < 2:
+        raise SettingError(f"a statement is on one run: {path} has {len(curves)} curves")
     case = Case.of_setup(prepare(curves[0].config)) if curves else Case.of_folder(path)
     return markdown(*page(case, path, ledgers))

@@ -148,7 +148,8 @@ def tune_(
     overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require_free(path, force)
-    require(path.parent.is_dir() and not path.is_dir(), f"{path} cannot be written: there is no such folder")
+    if not (path.parent.is_dir() and not path.is_dir()):
+        raise SettingError(f"{path} cannot be written: there is no such folder")
     write_text(path, tune(read_tuning(experiment, overrides), say))
     say(f"tuned: {path}")
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.settings import nearest
 
 
@@ -18,10 +18,8 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click; SettingError for an unknown command, unless a shell completes the line."""
         known = self.list_commands(ctx)
-        require(
-            ctx.resilient_parsing or args[0] in known,
-            f"there is no command '{args[0]}'; {nearest(args[0], known)}",
-        )
+        if not ctx.resilient_parsing and args[0] not in known:
+            raise SettingError(f"there is no command '{args[0]}'; {nearest(args[0], known)}")
         return super().resolve_command(ctx, args)
 
 

@@ -54,10 +54,10 @@ class FederatedCoxRegressor(Federated):
         refused, and so are labels without an event; in a private fit an event at time 0 happens right
         after it, and a signed time of 0 is censored then.
         """
-        require(
-            isinstance(self.intervals, str),
-            f'intervals must be a text such as "365, 730, 1460" or "12 x 30.5"; got {self.intervals!r}',
-        )
+        if not isinstance(self.intervals, str):
+            raise SettingError(
+                f'intervals must be a text such as "365, 730, 1460" or "12 x 30.5"; got {self.intervals!r}'
+            )
         CoxObjective(intervals=self.intervals, link=self.link).check()
         shortest = self._span()[0] if self._private else 0.0
         X, y = self._checked(X, signed_times(y, shortest), y_numeric=True)
@@ -110,25 +110,23 @@ def signed_times(y: Any, shortest: float = 0.0) -> NDArray[np.float64]:
     shortest: the time to which shorter ones, 0 or more, are moved, unless y has signed times.
     """
     given = np.asarray(y)
-    require(
-        given.dtype.names is not None or given.dtype.kind in "fiubO",
-        f"y must hold numbers, or events and times; got values of the type {given.dtype}",
-    )
+    if given.dtype.names is None and given.dtype.kind not in "fiubO":
+        raise SettingError(f"y must hold numbers, or events and times; got values of the type {given.dtype}")
     if given.dtype.names is None and given.ndim == 1:
         return _numbers(given)
     if given.dtype.names is None:
-        require(
-            given.ndim == 2 and given.shape[1] == 2,
-            "y must be a structured array of events and times, two columns of these, or signed times; got shape "
-            f"{given.shape}",
-        )
+        if given.ndim != 2 or given.shape[1] != 2:
+            raise SettingError(
+                "y must be a structured array of events and times, two columns of these, or signed times; got shape "
+                f"{given.shape}"
+            )
         events, times = given.T
     else:
-        require(
-            len(given.dtype.names) == 2 and given.dtype[0].kind == "b",
-            "a structured y must have two fields, a boolean for the event and a number for the time; got "
-            f"{given.dtype}",
-        )
+        if len(given.dtype.names) != 2 or given.dtype[0].kind != "b":
+            raise SettingError(
+                "a structured y must have two fields, a boolean for the event and a number for the time; got "
+                f"{given.dtype}"
+            )
         events, times = (given[name] for name in given.dtype.names)
     times = _numbers(times)
     require(
@@ -143,11 +141,11 @@ def signed_times(y: Any, shortest: float = 0.0) -> NDArray[np.float64]:
 def _check_unit(times: Array, events: NDArray[Any], ends: list[float]) -> None:
     """SettingError if no event is in an interval, or nobody's time is after the first one of several."""
     early, late = times[events > 0].min(), times.max()
-    require(
-        not ends or (early <= ends[-1] and (late > ends[0] or len(ends) == 1)),
-        f"the times in y, with events from {early:g} and the last time {late:g}, do not reach the intervals, which end "
-        f"at {ends[0] if ends else 0:g} to {ends[-1] if ends else 0:g}: are both in the same unit?",
-    )
+    if ends and (not (early <= ends[-1] and (late > ends[0] or len(ends) == 1))):
+        raise SettingError(
+            f"the times in y, with events from {early:g} and the last time {late:g}, do not reach the intervals, "
+            f"which end at {ends[0] if ends else 0:g} to {ends[-1] if ends else 0:g}: are both in the same unit?"
+        )
 
 
 def _numbers(values: NDArray[Any]) -> NDArray[np.float64]:

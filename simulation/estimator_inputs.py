@@ -39,11 +39,11 @@ def dense(X: Any) -> Any:
     if not sparse.issparse(X):
         return X
     numbers = int(np.prod(X.shape, dtype=object))
-    require(
-        numbers <= _MOST,
-        f"a sparse X is made dense, which is done up to {_MOST:,} numbers; got {numbers:,}, of shape {X.shape}: reduce "
-        "its columns first, for example with TruncatedSVD",
-    )
+    if not numbers <= _MOST:
+        raise SettingError(
+            f"a sparse X is made dense, which is done up to {_MOST:,} numbers; got {numbers:,}, of shape {X.shape}: "
+            "reduce its columns first, for example with TruncatedSVD"
+        )
     return X.toarray()
 
 
@@ -54,17 +54,17 @@ def is_table(X: Any) -> bool:
 
 def table(X: Any) -> dict[str, NDArray[Any]]:
     """The columns of a table by their names; SettingError unless X is one, and all names are texts."""
-    require(
-        is_table(X),
-        "ranges by column, categories and missing need columns with names: X must be a data frame or a dictionary; "
-        f"got {type(X).__name__}",
-    )
+    if not is_table(X):
+        raise SettingError(
+            "ranges by column, categories and missing need columns with names: X must be a data frame or a dictionary; "
+            f"got {type(X).__name__}"
+        )
     names = list(X.columns if hasattr(X, "columns") else X)
     for name in names:
-        require(isinstance(name, str), f"the names of X's columns must be texts; got {plain(name)!r}")
-    require(
-        len({*names}) == len(names), f"X must not have two columns of the same name; got {', '.join(names)}"
-    )
+        if not isinstance(name, str):
+            raise SettingError(f"the names of X's columns must be texts; got {plain(name)!r}")
+    if len({*names}) != len(names):
+        raise SettingError(f"X must not have two columns of the same name; got {', '.join(names)}")
     columns = {name: np.asarray(X[name]) for name in names}
     lengths = {len(own) for own in columns.values()}
     require(len(lengths) == 1, "X must have columns, all with the same number of rows")
@@ -104,7 +104,8 @@ def pairs(given: Any, columns: int, name: str = "ranges") -> tuple[Array, Array]
         low = high = np.zeros(columns)
     fine = bool(np.isfinite([low, high]).all() and (low < high).all())
     each = f" for each of {columns} columns" if columns > 1 else ""
-    require(fine, f"{name} must be (low, high) with low < high{each}; got {plain(given)!r}")
+    if not fine:
+        raise SettingError(f"{name} must be (low, high) with low < high{each}; got {plain(given)!r}")
     return low, high
 
 
@@ -148,11 +149,11 @@ class Columns:
         """The range of each of these columns: [low, high] or "private"."""
         if isinstance(self.ranges, Mapping):
             absent = [name for name in names if name not in self.ranges]
-            require(
-                not absent,
-                f"column {absent[0] if absent else ''!r} has neither a range nor categories: give it one, or leave it "
-                "out of X",
-            )
+            if absent:
+                raise SettingError(
+                    f"column {absent[0]!r} has neither a range nor categories: give it one, or "
+                    "leave it out of X"
+                )
             return {name: _listed(self.ranges[name]) for name in names}
         if isinstance(self.ranges, str):
             return dict.fromkeys(names, self.ranges)
@@ -165,10 +166,10 @@ class Columns:
 def _check_known(parameter: str, given: Any, names: Sequence[str]) -> None:
     """SettingError if the parameter names a column that X does not have."""
     for name in given if isinstance(given, Mapping) else ():
-        require(
-            name in names,
-            f"{parameter} names a column {plain(name)!r} that X does not have{alike(name, names)}",
-        )
+        if name not in names:
+            raise SettingError(
+                f"{parameter} names a column {plain(name)!r} that X does not have{alike(name, names)}"
+            )
 
 
 def unused(names: Collection[str], name: str) -> str:
@@ -232,16 +233,18 @@ def scaled_by(inputs: Inputs, ranges: Sequence[Range]) -> Inputs:
 
 def check_ranges(ranges: Any, private: bool) -> None:
     """SettingError for a private fit without ranges, or for a text other than "private"."""
-    require(
-        ranges is not None or not private,
-        "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays of "
-        f'one for each column, ranges={{column: (low, high)}}, or "{PRIVATE}"; those of the data are not covered by '
-        "the guarantee",
-    )
-    require(
-        not isinstance(ranges, str) or ranges == PRIVATE,
-        f'ranges must be (low, high) or "{PRIVATE}"; got {ranges!r}{alike(ranges, [PRIVATE])}',
-    )
+    if ranges is None and private:
+        raise SettingError(
+            "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two "
+            "arrays of "
+            f'one for each column, ranges={{column: (low, high)}}, or "{PRIVATE}"; those of the data are not covered '
+            "by "
+            "the guarantee"
+        )
+    if isinstance(ranges, str) and ranges != PRIVATE:
+        raise SettingError(
+            f'ranges must be (low, high) or "{PRIVATE}"; got {ranges!r}{alike(ranges, [PRIVATE])}'
+        )
 
 
 # -------------------------------------------------------------------------- sites, groups and weights
@@ -269,7 +272,8 @@ def weighted(given: Any, rows: int, public: Any, private: bool) -> tuple[Array |
     values = _weights(given, rows)
     low, high = (values.min(), values.max()) if public is None else pairs(public, 1, "weight_range")
     found = Range(float(np.min(low)), float(np.min(high)))
-    require(found.low >= 0, f"weight_range must begin at 0 or above; got {plain(public)!r}")
+    if not found.low >= 0:
+        raise SettingError(f"weight_range must begin at 0 or above; got {plain(public)!r}")
     require(found.high > 0, "sample_weight must not be zero in every row")
     return np.clip(values, found.low, found.high), found
 
@@ -281,15 +285,13 @@ def _weights(given: Any, rows: int) -> Array:
     except (ValueError, TypeError):
         raise SettingError("sample_weight must be numbers from 0 on") from None
     values = np.full(rows, values) if values.ndim == 0 else values
-    require(
-        values.shape == (rows,),
-        f"sample_weight must have shape ({rows},), one for each row; got {values.shape}",
-    )
+    if values.shape != (rows,):
+        raise SettingError(f"sample_weight must have shape ({rows},), one for each row; got {values.shape}")
     wrong = ~((values >= 0) & (values <= LARGEST))
-    require(
-        not wrong.any(),
-        f"sample_weight must be numbers from 0 to {LARGEST:g}; that of row {int(wrong.argmax()) + 1} is not",
-    )
+    if wrong.any():
+        raise SettingError(
+            f"sample_weight must be numbers from 0 to {LARGEST:g}; that of row {int(wrong.argmax()) + 1} is not"
+        )
     return values
 
 
@@ -315,11 +317,13 @@ def _codes(name: str, labels: Any, rows: int) -> Index:
     name: what the labels name, for messages.
     """
     labels = np.asarray(labels)
-    require(
-        labels.shape == (rows,), f"{name} must have shape ({rows},), one for each row; got {labels.shape}"
-    )
+    if labels.shape != (rows,):
+        raise SettingError(f"{name} must have shape ({rows},), one for each row; got {labels.shape}")
     absent = [row for row, label in enumerate(labels.tolist()) if is_missing(label)]
-    require(not absent, f"{name} must name one for every row; row {absent[0] + 1 if absent else 0} has none")
+    if absent:
+        raise SettingError(
+            f"{name} must name one for every row; row {absent[0] + 1 if absent else 0} has none"
+        )
     try:
         return np.unique(labels, return_inverse=True)[1]
     except TypeError:
@@ -338,8 +342,8 @@ def numbered(groups: Any, rows: int, private: bool, most: int | None) -> Index |
         most is not None, "groups need group_size in a private fit, the largest number of rows of one group"
     )
     largest = int(np.bincount(codes).max())
-    require(
-        largest <= (most or 0),
-        f"group_size is {plain(most)}, and one group has {largest} rows: raise it, or leave rows out",
-    )
+    if not largest <= (most or 0):
+        raise SettingError(
+            f"group_size is {plain(most)}, and one group has {largest} rows: raise it, or leave rows out"
+        )
     return codes

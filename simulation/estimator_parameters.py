@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from twinflower.data.columns import MISSING
 from twinflower.data.dataset import Dataset
 from twinflower.data.features import ROW_SCALINGS
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.settings import PROBABILITY, Key, Setting, at_least, between, check_choice, kebab
 
 from .estimator_inputs import plain
@@ -82,15 +82,15 @@ def check_parameters(given: Any) -> None:
     check_choice("row_scaling", given.row_scaling, ROW_SCALINGS)
     check_choice("missing", given.missing, MISSING)
     categories = given.categories
-    require(
-        categories is None or isinstance(categories, Mapping),
-        f"categories must be a dictionary, {{column: [value, ...]}}; got {type(categories).__name__}",
-    )
-    for column, values in (categories or {}).items():
-        require(
-            not isinstance(values, str),
-            f"categories of column {column!r} must be a list of values; got the text {values!r}",
+    if categories is not None and not isinstance(categories, Mapping):
+        raise SettingError(
+            f"categories must be a dictionary, {{column: [value, ...]}}; got {type(categories).__name__}"
         )
+    for column, values in (categories or {}).items():
+        if isinstance(values, str):
+            raise SettingError(
+                f"categories of column {column!r} must be a list of values; got the text {values!r}"
+            )
 
 
 class Size(NamedTuple):
@@ -120,16 +120,17 @@ def run_config(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:
     SettingError for further ones that change the privacy of the fit or how rows are scaled: the noise follows from
     epsilon, delta and the norms of the rows, for which the estimator has parameters.
     """
-    require(isinstance(settings, Mapping), f"settings must be a dictionary; got {type(settings).__name__}")
+    if not isinstance(settings, Mapping):
+        raise SettingError(f"settings must be a dictionary; got {type(settings).__name__}")
     config = parse(keys, plain(dict(settings)))
     used, own = config.items(), {"data.bias": True, "privacy.mode": "none"}
     own |= {key: value for key, value in keys.items() if key.startswith(("data.", "privacy."))}
     if "none" not in (own["privacy.mode"], used["privacy.mode"]):
         own["privacy.mode"] = used["privacy.mode"]  # another place for the noise, at the same epsilon
     changed = [key for key, value in own.items() if used.get(key) != value]
-    require(
-        not changed,
-        f"settings must not change {changed[0] if changed else ''}: give the estimator its own parameters, such as "
-        "epsilon, delta, row_norm and row_scaling",
-    )
+    if changed:
+        raise SettingError(
+            f"settings must not change {changed[0]}: give the estimator its own parameters, such as "
+            "epsilon, delta, row_norm and row_scaling"
+        )
     return config

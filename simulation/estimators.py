@@ -326,10 +326,10 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
         X, y = self._checked(X, y)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
-        require(
-            len(self.classes_) > 1,
-            f"there must be at least two classes; y has one class, {plain(self.classes_[0])!r}",
-        )
+        if not len(self.classes_) > 1:
+            raise SettingError(
+                f"there must be at least two classes; y has one class, {plain(self.classes_[0])!r}"
+            )
         names = self.classes_.tolist()
         own = PerRow(sites, groups, sample_weight)
         return self._train(X, codes.astype(np.int64), own, {"classes": names}, classes=tuple(names))  # type: ignore[no-any-return]

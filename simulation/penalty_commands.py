@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.settings import check_choice
 
 from .commands import end, status_of
@@ -57,7 +57,8 @@ def path(
 
     check_choice("--choose", choose, (penalty_path.LOWEST, penalty_path.SIMPLEST))
     asked = plan_of(experiment, set_, data_dir)
-    require(asked.single, f"path takes one curve and one seed; {experiment} has more")
+    if not asked.single:
+        raise SettingError(f"path takes one curve and one seed; {experiment} has more")
     runtime, config = running.chosen(asked, ""), replace(asked.curves[0].config, seed=asked.seeds[0])
     config = config if penalise_intercept else penalty_path.free_intercept(config, say)
     folder = running.new(asked, runtime, out)

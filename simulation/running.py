@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from twinflower.data.sets import OWN
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 
 from .report.html.write import report_begun, report_experiment
 from .report.present import present_experiment
@@ -120,11 +120,13 @@ def _check(plan: Experiment, runtime: str) -> None:
 
 def processes(jobs: int, runtime: str) -> int:
     """The number of processes for --jobs, 0 meaning one for each core; SettingError if it does not suit the runtime."""
-    require(jobs >= 0, f"--jobs must be at least 0 (0: one for each core); got {jobs}")
-    require(
-        jobs == 1 or runtime in parallel.RUNTIMES,
-        f"--jobs needs runtime {' or '.join(parallel.RUNTIMES)}: Flower's engine uses all cores itself; leave it out",
-    )
+    if not jobs >= 0:
+        raise SettingError(f"--jobs must be at least 0 (0: one for each core); got {jobs}")
+    if jobs != 1 and runtime not in parallel.RUNTIMES:
+        raise SettingError(
+            f"--jobs needs runtime {' or '.join(parallel.RUNTIMES)}: Flower's engine uses all cores itself; leave it "
+            "out"
+        )
     return jobs or cores()
 
 
@@ -155,8 +157,8 @@ def _needs_messages(curve: Curve) -> str:
 def _check_messages(plan: Experiment) -> None:
     """Raise SettingError for settings that have no effect on the runtime cohort, which has no messages."""
     setting = next(filter(None, map(_needs_messages, plan.curves)), "")
-    require(
-        not setting,
-        f"{setting} has no effect with runtime cohort, which has no replies, ledgers or masks: leave out --runtime, "
-        "or this setting",
-    )
+    if setting:
+        raise SettingError(
+            f"{setting} has no effect with runtime cohort, which has no replies, ledgers or masks: leave out "
+            "--runtime, or this setting"
+        )

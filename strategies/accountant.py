@@ -28,11 +28,11 @@ class GaussianAccountant:
     """
 
     def __init__(self, config: PrivacyConfig) -> None:
-        require(
-            config.sampling_method is SamplingMethod.NO_AMPLIFICATION,
-            "GaussianAccountant needs sampling_method no-amplification; got "
-            f"{config.sampling_method.value}, for which Flower has RdpAccountant",
-        )
+        if config.sampling_method is not SamplingMethod.NO_AMPLIFICATION:
+            raise SettingError(
+                "GaussianAccountant needs sampling_method no-amplification; got "
+                f"{config.sampling_method.value}, for which Flower has RdpAccountant"
+            )
         self._config = config
         self._composed: list[tuple[GaussianPrivacyEvent, int]] = []
 
@@ -88,7 +88,8 @@ class GaussianAccountant:
         If the state is invalid, it raises SettingError and this accountant stays as it is.
         """
         backend = state.get("backend")
-        require(backend == _METHOD, f"the state must be of backend {_METHOD}; got {backend!r}")
+        if backend != _METHOD:
+            raise SettingError(f"the state must be of backend {_METHOD}; got {backend!r}")
         require(state.get("config") == asdict(self._config), "the state is of another PrivacyConfig")
         restored = GaussianAccountant(self._config)
         try:
@@ -100,11 +101,11 @@ class GaussianAccountant:
 
     def _check(self, event: GaussianPrivacyEvent, count: int) -> None:
         check_count("count", count)
-        require(
-            event.population_size == self._config.population_size,
-            f"population_size must be that of the configuration, {self._config.population_size}; got "
-            f"{event.population_size}",
-        )
+        if event.population_size != self._config.population_size:
+            raise SettingError(
+                f"population_size must be that of the configuration, {self._config.population_size}; got "
+                f"{event.population_size}"
+            )
 
 
 def _mu(composed: Iterable[tuple[GaussianPrivacyEvent, int]]) -> float:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from twinflower import algorithms
-from twinflower.errors import require
+from twinflower.errors import SettingError
 
 from .relay import RelayStrategy
 from .star import StarStrategy
@@ -196,10 +196,10 @@ class LDPPrimalDual(StarStrategy):
     ) -> Result:
         """See `StarStrategy.start`; num_rounds must equal the number of rounds for which the noise was planned."""
         planned = self.algorithm.info.rounds
-        require(
-            num_rounds == planned,
-            f"the algorithm's info plans {planned} rounds, and the noise of each rests on that; got {num_rounds}",
-        )
+        if num_rounds != planned:
+            raise SettingError(
+                f"the algorithm's info plans {planned} rounds, and the noise of each rests on that; got {num_rounds}"
+            )
         return super().start(grid, initial_arrays, num_rounds, *args, **kwargs)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from twinflower.arrays import Index
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.settings import check_choice
 
@@ -26,10 +26,10 @@ class Sampling:
 
     def among(self, num_clients: int) -> "Sampling":
         """The same with this number of clients; SettingError if there are fewer than are sampled."""
-        require(
-            0 <= self.clients_per_round <= num_clients,
-            f"clients.per-round must be at most the number of clients, {num_clients}; got {self.clients_per_round}",
-        )
+        if not 0 <= self.clients_per_round <= num_clients:
+            raise SettingError(
+                f"clients.per-round must be at most the number of clients, {num_clients}; got {self.clients_per_round}"
+            )
         return replace(self, num_clients=num_clients)
 
     def clients(self, round_: int) -> Index:

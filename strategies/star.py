@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.algorithm import Algorithm, personal_models, unstack
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
-from twinflower.errors import AbsentError, RunError, require
+from twinflower.errors import AbsentError, RunError, SettingError
 from twinflower.rounds import Round, Training
 from twinflower.wire import from_npy
 
@@ -77,10 +77,11 @@ class StarStrategy(Strategy):
         evaluation: SiteEvaluation | None = None,
         agreement: Agreement | None = None,
     ) -> None:
-        require(
-            type(algorithm) is self.algorithm_class,
-            f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got {type(algorithm).__name__}",
-        )
+        if type(algorithm) is not self.algorithm_class:
+            raise SettingError(
+                f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got "
+                f"{type(algorithm).__name__}"
+            )
         self.algorithm = algorithm
         self.sampling = Sampling(num_clients, clients_per_round, seed, first_round)
         self.node_timeout = node_timeout

@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.errors import AbsentError, ReplyError, require
+from twinflower.errors import AbsentError, ReplyError, SettingError
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
 from twinflower.sums.summed import Summed
 
@@ -28,15 +28,15 @@ class SumStrategy(StarStrategy):
 
     def __init__(self, *args: Any, masks: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        require(
-            self.sampling.clients_per_round in (0, self.sampling.num_clients),
-            f"trust sum needs all clients in every round; got {self.sampling.clients_per_round} of "
-            f"{self.sampling.num_clients}",
-        )
-        require(
-            self.max_norm == float("inf"),
-            f"trust sum cannot limit the norm of a single message, which nobody sees; got {self.max_norm:g}",
-        )
+        if self.sampling.clients_per_round not in (0, self.sampling.num_clients):
+            raise SettingError(
+                f"trust sum needs all clients in every round; got {self.sampling.clients_per_round} of "
+                f"{self.sampling.num_clients}"
+            )
+        if self.max_norm != float("inf"):
+            raise SettingError(
+                f"trust sum cannot limit the norm of a single message, which nobody sees; got {self.max_norm:g}"
+            )
         self.masks = masks
         self._roster = b""
 

@@ -68,12 +68,15 @@ def cause(error: Exception) -> str:
 
 
 def require(condition: bool, text: str) -> None:
-    """Raise `SettingError(text)` unless the condition holds."""
+    """Raise `SettingError(text)` unless the condition holds.
+
+    For a text without values: `if` and `raise` make one with values only when it is needed.
+    """
     if not condition:
         raise SettingError(text)
 
 
 def expect(condition: bool, text: str, reason: str = UNUSABLE) -> None:
-    """Raise `DataError(text, reason)` unless the condition holds."""
+    """Raise `DataError(text, reason)` unless the condition holds; for a text without values, as `require`."""
     if not condition:
         raise DataError(text, reason)

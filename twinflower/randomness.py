@@ -17,7 +17,7 @@ from numpy.random import Generator, Philox
 
 from . import special
 from .arrays import Array, Index, read_only
-from .errors import require
+from .errors import SettingError
 
 PURPOSES = {
     name: code
@@ -84,7 +84,8 @@ def _moved(seed: int, purpose: str, counter: Sequence[int]) -> Generator:
 
 
 def _check_seed(seed: int) -> None:
-    require(0 <= seed < 2**64, f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
+    if not 0 <= seed < 2**64:
+        raise SettingError(f"seed must be a whole number from 0 to 2^64 - 1; got {seed}")
 
 
 def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generator:

@@ -17,7 +17,7 @@ from math import inf, isfinite
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from .decimals import decimals
-from .errors import SettingError, require
+from .errors import SettingError
 
 Value = bool | int | float | str
 T = TypeVar("T")
@@ -147,15 +147,15 @@ class Key:
     def check(self, value: Any, name: str = "") -> None:
         """SettingError for a value that is out of range; `name` replaces the setting's name in the message."""
         name, rule = name or self.name, self.setting.rule
-        require(self.kind is not float or isfinite(value), f"{name} must be finite; got {value!r}")
+        if self.kind is float and not isfinite(value):
+            raise SettingError(f"{name} must be finite; got {value!r}")
         if not rule.holds(value):  # a hint takes longer than all other checks
             raise SettingError(f"{name} must be {rule.text}; got {value!r}{rule.hint(value)}")
-        require(
-            self.kind is not float or moderate(value),
-            f"{name} must be 0 or from {SMALLEST:g} to {LARGEST:g} in size; got {value!r}",
-        )
+        if self.kind is float and not moderate(value):
+            raise SettingError(f"{name} must be 0 or from {SMALLEST:g} to {LARGEST:g} in size; got {value!r}")
         large = self.kind is int and value >= 2**self.setting.bits
-        require(not large, f"{name} must be below 2^{self.setting.bits}; got {value!r}")
+        if large:
+            raise SettingError(f"{name} must be below 2^{self.setting.bits}; got {value!r}")
 
 
 def settings_of(owner: type[Any]) -> Mapping[str, Key]:
@@ -231,7 +231,8 @@ def make(entries: Mapping[str, type[T]], kind: str, name: str, settings: Mapping
     entry = entries[name]
     known = settings_of(entry)
     for field in map(kebab, settings):
-        require(field in known, f"{kind} {name} has no setting '{field}'; {nearest(field, known)}")
+        if field not in known:
+            raise SettingError(f"{kind} {name} has no setting '{field}'; {nearest(field, known)}")
     return build(entry, {kebab(field): value for field, value in settings.items()}, name=name)
 
 
@@ -285,7 +286,8 @@ def typed(name: str, value: Any, kind: type, numbers: bool = False) -> Any:
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
     good = type(value) is kind and value == value
-    require(good, f"{name} must be {_WORDS[kind]}; got {value!r}{_remedy(name, value, kind)}")
+    if not good:
+        raise SettingError(f"{name} must be {_WORDS[kind]}; got {value!r}{_remedy(name, value, kind)}")
     return value
 
 

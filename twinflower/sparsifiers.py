@@ -13,7 +13,7 @@ from numpy.random import Generator, Philox
 from numpy.typing import DTypeLike, NDArray
 
 from .arrays import DOUBLE, Array, Index, Mask, Seeds
-from .errors import ReplyError, require
+from .errors import ReplyError, SettingError
 from .settings import check_choice
 from .wire import checked, expect_arrays
 
@@ -28,10 +28,8 @@ class Code(NamedTuple):
 def kept_entries(ratio: float, d: int, key: str = "uplink-ratio") -> int:
     """k = round(ratio * d); SettingError, naming the setting `key`, unless 1 <= k <= d."""
     k = round(ratio * d)
-    require(
-        1 <= k <= d,
-        f"{key} must keep between 1 and all of the {d} entries; {ratio} keeps {k}",
-    )
+    if not 1 <= k <= d:
+        raise SettingError(f"{key} must keep between 1 and all of the {d} entries; {ratio} keeps {k}")
     return k
 
 
@@ -166,5 +164,6 @@ def make_sparsifier(name: str, ratio: float, link: str = "uplink") -> TopK | Ran
     link is the prefix of the settings in error messages, such as "uplink".
     """
     check_choice(link, name, SPARSIFIERS)
-    require(0 < ratio <= 1, f"{link}-ratio must be above 0 and at most 1; got {ratio}")
+    if not 0 < ratio <= 1:
+        raise SettingError(f"{link}-ratio must be above 0 and at most 1; got {ratio}")
     return SPARSIFIERS[name](ratio)

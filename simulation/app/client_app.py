@@ -60,9 +60,8 @@ def _simulated_client(context: Context) -> AlgorithmClient:
 def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> Setup:
     """The run of simulated nodes, given the items of the run config and the number of nodes."""
     config = parse_run_config(dict(run_config)).with_clients(count)
-    require(
-        config.clients.count == count, f"clients.count is {config.clients.count}, but there are {count} nodes"
-    )
+    if config.clients.count != count:
+        raise SettingError(f"clients.count is {config.clients.count}, but there are {count} nodes")
     require(
         config.data.name != OWN or bool(config.items()["data.file"]),
         "the rows of data own are at deployed nodes; simulated ones need data.file",
@@ -104,10 +103,10 @@ def check_people(site: Site) -> None:
 def identity_of(site: Site) -> Identity:
     """The site's identity from its own key and peers file, never that of a simulation."""
     identity = read_identity(site.partition_id, Path(site.identity_key), Path(site.peers_file))
-    require(
-        len(identity.circle.keys) == site.num_partitions,
-        f"the peers-file names {len(identity.circle.keys)} sites; the node config says {site.num_partitions}",
-    )
+    if len(identity.circle.keys) != site.num_partitions:
+        raise SettingError(
+            f"the peers-file names {len(identity.circle.keys)} sites; the node config says {site.num_partitions}"
+        )
     return identity
 
 

@@ -7,7 +7,7 @@ says something about them. It is therefore no part of a private run, which has n
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.models.survival import TimeGrid
 from twinflower.models.time_scores import TimeBins
 from twinflower.problems.discrete_cox import DiscreteCox
@@ -41,38 +41,40 @@ def check_exact(setup: Setup, site: Site) -> None:
 def _check_scores(site: Site, bins: int, rows: int) -> None:
     least, most = site.score_rows, site.score_bins
     remedy = "(evaluation.bins = 0 and evaluation.errors = false train without)"
-    require(least is not None, f"this site counts no scores: its node config has no score-rows {remedy}")
-    require(
-        rows >= (least or 0) and bins <= most,
-        f"this site counts the scores of at least {least} held-out rows in at most {most} bins; the run has {rows} "
-        f"rows in {bins} bins {remedy}",
-    )
+    if least is None:
+        raise SettingError(f"this site counts no scores: its node config has no score-rows {remedy}")
+    if not (rows >= (least or 0) and bins <= most):
+        raise SettingError(
+            f"this site counts the scores of at least {least} held-out rows in at most {most} bins; the run has {rows} "
+            f"rows in {bins} bins {remedy}"
+        )
 
 
 def _check_information(setup: Setup, site: Site) -> None:
     least = site.standard_error_rows
     what, d = "this site sends no information matrix", setup.objective.d
     remedy = "(evaluation.standard-errors = false trains without)"
-    require(least is not None, f"{what}: its node config has no standard-error-rows {remedy}")
+    if least is None:
+        raise SettingError(f"{what}: its node config has no standard-error-rows {remedy}")
     least = max(least or 0, _ROWS_PER_PARAMETER * d)
     training = _counted(setup.shards.rows(site.partition_id))
     rows = len(training.labels)
-    require(
-        rows >= least,
-        f"{what} of fewer than {least} rows, {_ROWS_PER_PARAMETER} for each of {d} parameters or its "
-        f"standard-error-rows; the run has {rows} {remedy}",
-    )
-    require(
-        smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0),
-        f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}",
-    )
+    if not rows >= least:
+        raise SettingError(
+            f"{what} of fewer than {least} rows, {_ROWS_PER_PARAMETER} for each of {d} parameters or its "
+            f"standard-error-rows; the run has {rows} {remedy}"
+        )
+    if not smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0):
+        raise SettingError(
+            f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}"
+        )
     if isinstance(setup.objective, DiscreteCox):  # the gradient shows how many had the event in each interval
         cells = TimeGrid(tuple(setup.objective.loss.ends)).counts(training.labels)
-        require(
-            cells[cells > 0].min() >= site.survival_cell,
-            f"{what} unless there are {site.survival_cell} events or none, and {site.survival_cell} censored or none, "
-            f"in every interval: choose longer intervals {remedy}",
-        )
+        if not cells[cells > 0].min() >= site.survival_cell:
+            raise SettingError(
+                f"{what} unless there are {site.survival_cell} events or none, and {site.survival_cell} censored or "
+                f"none, in every interval: choose longer intervals {remedy}"
+            )
 
 
 def _counted(rows: Batch) -> Batch:
@@ -86,12 +88,13 @@ def _counted(rows: Batch) -> Batch:
 def _check_persons(site: Site, cells: Array, setting: str) -> None:
     what, remedy = f"this site counts no persons for {setting}", f"({setting} empty trains without)"
     least, smallest = site.survival_rows, site.survival_cell
-    require(least is not None, f"{what}: its node config has no survival-rows {remedy}")
-    require(
-        cells.sum() >= (least or 0) and cells[cells > 0].min(initial=np.inf) >= smallest,
-        f"{what} unless there are at least {least} in all, and {smallest} events or none, and {smallest} censored or "
-        f"none, in every interval: choose longer intervals {remedy}",
-    )
+    if least is None:
+        raise SettingError(f"{what}: its node config has no survival-rows {remedy}")
+    if not (cells.sum() >= (least or 0) and cells[cells > 0].min(initial=np.inf) >= smallest):
+        raise SettingError(
+            f"{what} unless there are at least {least} in all, and {smallest} events or none, and {smallest} "
+            f"censored or none, in every interval: choose longer intervals {remedy}"
+        )
 
 
 def smallest_cell(rows: Batch, classes: int) -> float:

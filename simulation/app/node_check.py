@@ -10,7 +10,7 @@ from typing import Any
 
 from twinflower.data.checks import problems
 from twinflower.data.schema_file import read_schema
-from twinflower.errors import SettingError, TwinflowerError, require
+from twinflower.errors import SettingError, TwinflowerError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import read_ledger
 
@@ -73,11 +73,13 @@ def _table(site: Site) -> Iterator[str]:
     if not site.data_file:
         return
     path = Path(site.data_file).expanduser()
-    require(_has_rows(site), f"data-file {path} is not a file that can be read")
+    if not _has_rows(site):
+        raise SettingError(f"data-file {path} is not a file that can be read")
     if site.schema:
         schema = read_schema(site.schema)
         found = problems(path, schema)
-        require(not found, "; ".join(found))
+        if found:
+            raise SettingError("; ".join(found))
         yield f"table: {path} fits its schema, whose digest is {site.schema_digest}"
         if scales := schema.at(path).scales:
             yield f"units: {', '.join(scales)} {'is' if len(scales) == 1 else 'are'} converted, as sites says"
@@ -104,10 +106,10 @@ def _state(site: Site) -> Iterator[str]:
         return
     folder = Path(site.state_dir).expanduser()
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    require(
-        existing.is_dir() and os.access(existing, os.W_OK | os.X_OK),
-        f"state-dir {folder} cannot be written: make {existing} a folder in which this user may write",
-    )
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise SettingError(
+            f"state-dir {folder} cannot be written: make {existing} a folder in which this user may write"
+        )
     yield f"state: {folder}"
 
 

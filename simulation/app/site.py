@@ -131,10 +131,10 @@ class Site:
 
     def check_privacy(self, private: bool) -> None:
         """Raise SettingError for a run without privacy if the site takes part only in private runs."""
-        require(
-            private or not self.promises,
-            f"this site takes part in private runs only ({', '.join(self.promises)}); the run has none",
-        )
+        if not private and self.promises:
+            raise SettingError(
+                f"this site takes part in private runs only ({', '.join(self.promises)}); the run has none"
+            )
 
     @cached_property
     def unit(self) -> Unit:
@@ -143,11 +143,11 @@ class Site:
 
     def check_unit(self, run: Unit) -> None:
         """Raise SettingError if a run protects less than the site does."""
-        require(
-            run.covers(self.unit),
-            f"this site's node config has {self.unit.setting}, and the run has {run.setting}: set privacy.protects and "
-            "privacy.group-size to protect at least as much",
-        )
+        if not run.covers(self.unit):
+            raise SettingError(
+                f"this site's node config has {self.unit.setting}, and the run has {run.setting}: set "
+                "privacy.protects and privacy.group-size to protect at least as much"
+            )
 
     def check_sums(self, honest: int) -> None:
         """Raise SettingError if the run's noise assumes more honest sites than this site's policy allows."""
@@ -155,11 +155,11 @@ class Site:
             self.max_honest is not None,
             "a run with privacy.trust = sum needs identity-key, peers-file and max-honest in every site's node config",
         )
-        require(
-            honest <= (self.max_honest or 0),
-            f"this site's policy counts on at most {self.max_honest} honest sites; the run has privacy.honest-sites "
-            f"{honest}",
-        )
+        if not honest <= (self.max_honest or 0):
+            raise SettingError(
+                f"this site's policy counts on at most {self.max_honest} honest sites; the run has "
+                f"privacy.honest-sites {honest}"
+            )
 
     def config(self, run: Mapping[str, Any]) -> Config:
         """The run's configuration with all paths replaced by the site's own, and without downloads.
@@ -169,10 +169,8 @@ class Site:
         config, count = parse_run_config(run), self.num_partitions
         self._check_dataset(config.data.name)  # before any code looks for files that the run names
         config = config.with_clients(count)
-        require(
-            config.clients.count == count,
-            f"clients.count is {config.clients.count}, but there are {count} nodes",
-        )
+        if config.clients.count != count:
+            raise SettingError(f"clients.count is {config.clients.count}, but there are {count} nodes")
         self._check_shape(config.data)
         require(
             not config.objective.name.startswith("torch:"),
@@ -192,18 +190,18 @@ class Site:
             "a deployed site opens no file that a run names: give its rows as data-file in the node config, and run "
             "with data.name = own",
         )
-        require(
-            dataset in (*WITHOUT_FILES, OWN) or bool(self.data_dir),
-            f"a run of the dataset {dataset} needs the folder of its files, data-dir, in the node config",
-        )
+        if dataset not in (*WITHOUT_FILES, OWN) and not self.data_dir:
+            raise SettingError(
+                f"a run of the dataset {dataset} needs the folder of its files, data-dir, in the node config"
+            )
         require(
             dataset != OWN or bool(self.data_file),
             'a run with data.name = own needs --node-config "data-file=PATH" on every node',
         )
-        require(
-            dataset == OWN or not self.data_file,
-            f"a node with a data-file takes part in runs with data.name = own only; got {dataset}",
-        )
+        if dataset != OWN and self.data_file:
+            raise SettingError(
+                f"a node with a data-file takes part in runs with data.name = own only; got {dataset}"
+            )
 
     def _check_shape(self, data: Any) -> None:
         """Raise SettingError if the run's columns or classes differ from those of the node config."""
@@ -212,17 +210,17 @@ class Site:
             bool(self.schema) or not asked,
             'a run with data.schema-digest needs --node-config "schema=PATH" on every node: the file all sites share',
         )
-        require(
-            asked == self.schema_digest,
-            f"this site's schema has the digest {self.schema_digest}; the run has {asked or 'none'}: all sites need "
-            "the same schema",
-        )
+        if asked != self.schema_digest:
+            raise SettingError(
+                f"this site's schema has the digest {self.schema_digest}; the run has {asked or 'none'}: all sites "
+                "need the same schema"
+            )
         for key in ("num_features", "num_classes") if self.data_file else ():
             mine, asked = getattr(self, key), getattr(data, key)
-            require(
-                mine in (None, asked),
-                f"this site's rows have {kebab(key)} {mine} by its node config; the run has {asked}",
-            )
+            if mine not in (None, asked):
+                raise SettingError(
+                    f"this site's rows have {kebab(key)} {mine} by its node config; the run has {asked}"
+                )
 
 
 def _declared(hint: Any) -> tuple[type, Rule]:
@@ -245,10 +243,10 @@ def read_site(node: Mapping[str, Any]) -> Site:
     for key in own.keys() - _KEYS.keys():
         raise SettingError(_unknown(key))
     site = _checked({snake(key): _value(key, value) for key, value in own.items()})
-    require(
-        site.partition_id < site.num_partitions,
-        f"node config partition-id must be below num-partitions = {site.num_partitions}; got {site.partition_id}",
-    )
+    if not site.partition_id < site.num_partitions:
+        raise SettingError(
+            f"node config partition-id must be below num-partitions = {site.num_partitions}; got {site.partition_id}"
+        )
     _check_promises(site)
     return site
 
@@ -256,10 +254,11 @@ def read_site(node: Mapping[str, Any]) -> Site:
 def _renamed(node: dict[str, Any]) -> dict[str, Any]:
     """The node config under our names of the keys; SettingError if a key is given under both of its names."""
     for alias, key in _ALIASES.items():
-        require(
-            not {alias, key} <= node.keys(),
-            f"node config {alias} and {key} mean the same: give one of them; got {node.get(alias)} and {node.get(key)}",
-        )
+        if {alias, key} <= node.keys():
+            raise SettingError(
+                f"node config {alias} and {key} mean the same: give one of them; got {node.get(alias)} and "
+                f"{node.get(key)}"
+            )
     return {_ALIASES.get(key, key): value for key, value in node.items()}
 
 
@@ -267,11 +266,11 @@ def _check_promises(site: Site) -> None:
     """Raise SettingError for a policy that is contradictory or incomplete."""
     _ = site.unit  # SettingError for a group-size without a group
     policy = [key for key in site.promises if key != "data-file"]
-    require(
-        not (site.allow_non_private and policy),
-        f"node config allow-non-private contradicts {', '.join(policy)}: a run without privacy exceeds any "
-        "budget; remove one or the other",
-    )
+    if site.allow_non_private and policy:
+        raise SettingError(
+            f"node config allow-non-private contradicts {', '.join(policy)}: a run without privacy exceeds any "
+            "budget; remove one or the other"
+        )
     _check_rows(site)
     sums = [bool(site.identity_key), bool(site.peers_file), site.max_honest is not None]
     require(
@@ -295,11 +294,11 @@ def _check_rows(site: Site) -> None:
         "node config schema says which features and classes a data-file has: it needs data-file, and num-features and "
         "num-classes are left out",
     )
-    require(
-        not site.schema_group or site.unit.rows != 1 or "data-file" not in site.promises,
-        f"node config schema names a group column, '{site.schema_group}': it needs protects = group and group-size, "
-        "the largest number of rows of one person, or protects = site",
-    )
+    if site.schema_group and site.unit.rows == 1 and "data-file" in site.promises:
+        raise SettingError(
+            f"node config schema names a group column, '{site.schema_group}': it needs protects = group and "
+            "group-size, the largest number of rows of one person, or protects = site"
+        )
 
 
 def _check_alone(site: Site) -> None:
@@ -309,18 +308,16 @@ def _check_alone(site: Site) -> None:
         ("max-delta", "max-epsilon", "max-epsilon-alone"),
     ):
         given = any(getattr(site, snake(epsilon)) is not None for epsilon in epsilons)
-        require(
-            getattr(site, snake(delta)) == _DEFAULT_DELTA or given,
-            f"node config {delta} needs {' or '.join(epsilons)}: by itself it limits nothing",
-        )
+        if getattr(site, snake(delta)) != _DEFAULT_DELTA and not given:
+            raise SettingError(
+                f"node config {delta} needs {' or '.join(epsilons)}: by itself it limits nothing"
+            )
     for key, default, needed in (
         ("score-bins", _DEFAULT_BINS, "score-rows"),
         ("survival-cell", _DEFAULT_CELL, "survival-rows"),
     ):
-        require(
-            getattr(site, snake(key)) == default or getattr(site, snake(needed)) is not None,
-            f"node config {key} needs {needed}: without it the site sends no counts",
-        )
+        if getattr(site, snake(key)) != default and getattr(site, snake(needed)) is None:
+            raise SettingError(f"node config {key} needs {needed}: without it the site sends no counts")
 
 
 def _checked(values: dict[str, Any]) -> Site:
@@ -338,7 +335,8 @@ def _checked(values: dict[str, Any]) -> Site:
 def _value(key: str, value: Any) -> Any:
     kind, rule = _KEYS[key]
     value = typed(f"node config {key}", value, kind)
-    require(rule.holds(value), f"node config {key} must be {rule.text}; got {value}")
+    if not rule.holds(value):
+        raise SettingError(f"node config {key} must be {rule.text}; got {value}")
     return value
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from twinflower.arrays import Mask
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.privacy.evidence import Evidence
 from twinflower.privacy.one_run import best_guesses
 
@@ -22,10 +22,10 @@ from .session import Effort, Seeds, Session, silence, unreported
 def attack_once(case: Case, effort: Effort, progress: Callable[[str], object] = unreported) -> Attack:
     """Guess which canaries a run held; once more, in another run, if that contradicts the claim. Raises SettingError
     for a case without losses."""
-    require(
-        case.one_run is not None,
-        f"{case.name}: --canaries needs the losses of the model: pass loss=... to audit.client_case",
-    )
+    if case.one_run is None:
+        raise SettingError(
+            f"{case.name}: --canaries needs the losses of the model: pass loss=... to audit.client_case"
+        )
     session = Session(case, effort, Seeds(effort.seed), progress)
     errors: list[str] = []
 

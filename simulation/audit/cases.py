@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.privacy.accountant import gdp_mu
 
 from .declared import ANY, RELATIONS, GaussianRelease
@@ -58,32 +58,33 @@ class Case:
     one_run: OneRun | None = None
 
     def __post_init__(self) -> None:
-        require(bool(self.mechanisms), f"{self.name}: mechanisms must have at least one entry")
-        require(bool(self.pairs), f"{self.name}: pairs must have at least one entry")
-        require(
-            0 <= self.claim.epsilon < math.inf,
-            f"{self.name}: the claimed epsilon must be a number from 0; got {self.claim.epsilon}",
-        )
-        require(
-            0 <= self.claim.delta < 1,
-            f"{self.name}: the claimed delta must be from 0 to below 1; got {self.claim.delta}",
-        )
-        require(
-            self.claim.delta > 0 or not self.declared,
-            f"{self.name}: Gaussian noise has no finite epsilon at delta 0: claim a delta above 0",
-        )
+        if not self.mechanisms:
+            raise SettingError(f"{self.name}: mechanisms must have at least one entry")
+        if not self.pairs:
+            raise SettingError(f"{self.name}: pairs must have at least one entry")
+        if not 0 <= self.claim.epsilon < math.inf:
+            raise SettingError(
+                f"{self.name}: the claimed epsilon must be a number from 0; got {self.claim.epsilon}"
+            )
+        if not 0 <= self.claim.delta < 1:
+            raise SettingError(
+                f"{self.name}: the claimed delta must be from 0 to below 1; got {self.claim.delta}"
+            )
+        if not self.claim.delta > 0 and self.declared:
+            raise SettingError(
+                f"{self.name}: Gaussian noise has no finite epsilon at delta 0: claim a delta above 0"
+            )
         self._check_relations()
 
     def _check_relations(self) -> None:
         claimed, given = self.claim.relation, {release.relation for release in self.declared}
-        require(
-            claimed in RELATIONS, f"{self.name}: the relation must be one of {RELATIONS}; got {claimed!r}"
-        )
-        require(
-            given <= {claimed, ANY},
-            f"{self.name}: the claim is for {claimed!r}, the declared releases for {sorted(given)}: both must have "
-            "one relation between neighbours",
-        )
+        if claimed not in RELATIONS:
+            raise SettingError(f"{self.name}: the relation must be one of {RELATIONS}; got {claimed!r}")
+        if not given <= {claimed, ANY}:
+            raise SettingError(
+                f"{self.name}: the claim is for {claimed!r}, the declared releases for {sorted(given)}: both must have "
+                "one relation between neighbours"
+            )
 
     @property
     def gaussian(self) -> bool:

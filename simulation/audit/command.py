@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from twinflower.errors import SettingError, cause, require
+from twinflower.errors import SettingError, cause
 
 from ..report.console import say
 from ..results.files import require_free, write_text
@@ -30,7 +30,8 @@ def load(target: str) -> list[Case]:
     returns either, by default `cases`. Raises SettingError if there is none."""
     place, name = _parts(target)
     module = _from_file(Path(place)) if place.endswith(".py") else _from_name(place)
-    require(name in vars(module), f"{place} has no {name}: name a Case, or a function that returns cases")
+    if name not in vars(module):
+        raise SettingError(f"{place} has no {name}: name a Case, or a function that returns cases")
     found = vars(module)[name]
     return _checked(target, found() if callable(found) else found)
 
@@ -38,15 +39,17 @@ def load(target: str) -> list[Case]:
 def _checked(target: str, found: Any) -> list[Case]:
     """One case or several as a list."""
     cases = [found] if isinstance(found, Case) else list(found) if isinstance(found, Iterable) else [found]
-    require(bool(cases), f"{target} is empty: it must have at least one Case")
+    if not cases:
+        raise SettingError(f"{target} is empty: it must have at least one Case")
     for case in cases:
-        require(
-            isinstance(case, Case),
-            f"{target} must be a Case, or a sequence of cases; got {type(case).__name__}",
-        )
+        if not isinstance(case, Case):
+            raise SettingError(f"{target} must be a Case, or a sequence of cases; got {type(case).__name__}")
     names = [case.name for case in cases]
     twice = sorted({name for name in names if names.count(name) > 1})
-    require(not twice, f"{target} has more than one case of the name {twice[:1]}: give them different names")
+    if twice:
+        raise SettingError(
+            f"{target} has more than one case of the name {twice[:1]}: give them different names"
+        )
     return cases
 
 
@@ -57,8 +60,10 @@ def _parts(target: str) -> tuple[str, str]:
 
 def _from_file(path: Path) -> ModuleType:
     """The file as a module. Its name is a digest of path and content, so that only an edited file is run again."""
-    require(path.exists(), f"there is no file {path}")
-    require(path.is_file(), f"{path} is no file")
+    if not path.exists():
+        raise SettingError(f"there is no file {path}")
+    if not path.is_file():
+        raise SettingError(f"{path} is no file")
     path = path.absolute()
     name = f"twinflower_audit_{sha256(bytes(path) + path.read_bytes()).hexdigest()[:16]}"
     if name not in sys.modules:
@@ -76,10 +81,8 @@ def _from_file(path: Path) -> ModuleType:
 
 def _from_name(name: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
-    require(
-        "/" not in name and not Path(name).is_dir(),
-        f"{name} is no file with cases: name a file FILE.py, or a module",
-    )
+    if "/" in name or Path(name).is_dir():
+        raise SettingError(f"{name} is no file with cases: name a file FILE.py, or a module")
     try:
         return import_module(name)
     except ImportError as error:
@@ -96,7 +99,8 @@ def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort,
         _check_folder(out, force)
     known = {case.name: case for case in load(target)}
     unknown = [name for name in names if name not in known]
-    require(not unknown, f"{target} has no case {unknown[:1]}; its cases are {', '.join(known)}")
+    if unknown:
+        raise SettingError(f"{target} has no case {unknown[:1]}; its cases are {', '.join(known)}")
     reports = []
     for case in [known[name] for name in names] or list(known.values()):
         reports.append(audit_case(case, effort, target, _Progress(case.name)))
@@ -106,15 +110,18 @@ def run_all(target: str, names: Sequence[str], out: Path | None, effort: Effort,
         _write(reports, out, target)
     holds = not any(report.alarms for report in reports)
     void = [f"{report.case.name}: {report.attack.void}" for report in reports if report.attack.void]
-    require(not (holds and void), f"nothing was audited of {void[:1]}: see above")
+    if holds and void:
+        raise SettingError(f"nothing was audited of {void[:1]}: see above")
     return holds
 
 
 def _check_folder(out: Path, force: bool) -> None:
     """Raise SettingError if the folder cannot be made, before hours of work."""
     made = next(part for part in (out, *out.parents) if part.exists())
-    require(made.is_dir(), f"--out must be a folder, and {made} is a file")
-    require(os.access(made, os.W_OK), f"--out must be a folder to write in, and {made} is not")
+    if not made.is_dir():
+        raise SettingError(f"--out must be a folder, and {made} is a file")
+    if not os.access(made, os.W_OK):
+        raise SettingError(f"--out must be a folder to write in, and {made} is not")
     for name in (JSON, PAGE):
         require_free(out / name, force)
 

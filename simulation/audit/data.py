@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinflower.arrays import Mask
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.privacy.accountant import check_count
 
 from .recorder import Arrays, Request, request
@@ -30,16 +30,17 @@ def pairs(rows: Rows, label: str = "label", relation: str = "replace") -> dict[s
     """
     require(relation in ("replace", "add or remove"), "relation must be 'replace' or 'add or remove'")
     for name, column in rows.items():
-        require(
-            isinstance(column, np.ndarray) and column.ndim > 0,
-            f"rows must be columns, NumPy arrays with one entry per record; {name!r} is a {type(column).__name__}",
-        )
+        if not (isinstance(column, np.ndarray) and column.ndim > 0):
+            raise SettingError(
+                f"rows must be columns, NumPy arrays with one entry per record; {name!r} is a {type(column).__name__}"
+            )
     sizes = {len(column) for column in rows.values()}
-    require(len(sizes) == 1 and min(sizes) > 1, f"rows must be columns of one length above 1; got {sizes}")
-    require(
-        label in {"", *rows},
-        f'label must be the column of labels, or "" if there is none; got {label!r}, and columns {", ".join(rows)}',
-    )
+    if not (len(sizes) == 1 and min(sizes) > 1):
+        raise SettingError(f"rows must be columns of one length above 1; got {sizes}")
+    if label not in {"", *rows}:
+        raise SettingError(
+            f'label must be the column of labels, or "" if there is none; got {label!r}, and columns {", ".join(rows)}'
+        )
     found = _removed(rows, label) if relation == "add or remove" else _replaced(rows, label)
     different = _without_duplicates(found)
     require(

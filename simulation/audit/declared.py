@@ -104,16 +104,16 @@ def of_fixed_clipping(
     """
     check_count("rounds", rounds)
     mean = getattr(type(strategy.strategy), "aggregate_train", None)
-    require(
-        mean is FedAvg.aggregate_train,
-        f"only the mean of FedAvg has a known sensitivity; {type(strategy.strategy).__name__} does something else: "
-        "declare its releases yourself",
-    )
-    require(
-        len(num_examples) >= strategy.num_sampled_clients and min(num_examples) >= 0 < sum(num_examples),
-        f"num_examples must have an entry from 0 for each of {strategy.num_sampled_clients} sampled clients, not all "
-        f"of them 0; got {list(num_examples)}",
-    )
+    if mean is not FedAvg.aggregate_train:
+        raise SettingError(
+            f"only the mean of FedAvg has a known sensitivity; {type(strategy.strategy).__name__} does something else: "
+            "declare its releases yourself"
+        )
+    if not (len(num_examples) >= strategy.num_sampled_clients and min(num_examples) >= 0 < sum(num_examples)):
+        raise SettingError(
+            f"num_examples must have an entry from 0 for each of {strategy.num_sampled_clients} sampled clients, not "
+            f"all of them 0; got {list(num_examples)}"
+        )
     weight = max(num_examples) / sum(num_examples)
     relation = "replace" if replaced else "zero"
     sigma = strategy.noise_multiplier * strategy.clipping_norm / strategy.num_sampled_clients

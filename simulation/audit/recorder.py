@@ -91,9 +91,8 @@ def _made(app: Callable[[Any, int], ClientApp], data: Any, seed: int) -> ClientA
         made = app(data, seed)
     except Exception as error:
         raise SettingError(f"app(rows, seed) failed: {type(error).__name__}: {cause(error)}") from error
-    require(
-        isinstance(made, ClientApp), f"app(rows, seed) must return a ClientApp; got {type(made).__name__}"
-    )
+    if not isinstance(made, ClientApp):
+        raise SettingError(f"app(rows, seed) must return a ClientApp; got {type(made).__name__}")
     return made
 
 
@@ -146,11 +145,11 @@ def _check_clients(strategy: Strategy, clients: int) -> None:
     """Raise SettingError if the strategy, or the one that it wraps, would wait for more clients for ever."""
     inner = getattr(strategy, "strategy", strategy)
     least = getattr(inner, "min_available_nodes", 1)
-    require(
-        clients >= least,
-        f"{type(inner).__name__} waits for {least} clients, and the data have {clients}: add updates, or lower "
-        "min_available_nodes",
-    )
+    if not clients >= least:
+        raise SettingError(
+            f"{type(inner).__name__} waits for {least} clients, and the data have {clients}: add updates, or lower "
+            "min_available_nodes"
+        )
 
 
 def _aggregated(

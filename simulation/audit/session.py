@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.privacy.accountant import check_count, check_probability
 from twinflower.privacy.evidence import Evidence, smaller
 from twinflower.privacy.lower_bounds import runs_to_exceed
@@ -46,12 +46,13 @@ class Effort:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             check_count(name, getattr(self, name))
-            require(
-                getattr(self, name) >= least, f"{name} must be at least {least}; got {getattr(self, name)}"
-            )
+            if not getattr(self, name) >= least:
+                raise SettingError(f"{name} must be at least {least}; got {getattr(self, name)}")
         check_probability("confidence", self.confidence)
-        require(self.canaries >= 0, f"canaries must be from 0; got {self.canaries}")
-        require(0 <= self.seed < 4000, f"seed must be from 0 to 3999; got {self.seed}")
+        if not self.canaries >= 0:
+            raise SettingError(f"canaries must be from 0; got {self.canaries}")
+        if not 0 <= self.seed < 4000:
+            raise SettingError(f"seed must be from 0 to 3999; got {self.seed}")
 
 
 class Seeds:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.privacy import best_guess
 
 from ..results.folder import curve_of, runs_below
@@ -47,13 +47,15 @@ def comparison(folders: Sequence[Path]) -> Comparison:
     groups: dict[Path, dict[Path, dict[str, Any]]] = defaultdict(dict)
     left_out = []
     for folder in map(Path.resolve, folders):
-        require(folder.is_dir(), f"{folder} is not a folder: give the folder of a run or an experiment")
+        if not folder.is_dir():
+            raise SettingError(f"{folder} is not a folder: give the folder of a run or an experiment")
         runs = runs_below(folder)
         for run in runs:
             groups[curve_of(run)][run] = read_summary(run)
         if not runs:
             left_out.append(f"{folder} is left out: no run has ended there")
-    require(bool(groups), "; ".join(left_out))
+    if not groups:
+        raise SettingError("; ".join(left_out))
     common = Path(os.path.commonpath([name.parent for name in groups]))
     named = {str(name.relative_to(common)): runs for name, runs in groups.items()}
     return Comparison(named, list(dict.fromkeys(left_out)))

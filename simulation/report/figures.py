@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
 from matplotlib.transforms import ScaledTranslation
 
-from twinflower.errors import SettingError, cause, require
+from twinflower.errors import SettingError, cause
 from twinflower.problems.topologies import Neighbours, drawing
 
 from ..results import names
@@ -82,11 +82,13 @@ def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
 
 def redraw(folder: Path) -> Path:
     """Redraw the figure of an experiment's folder or a run folder and return its path."""
-    require(folder.is_dir(), f"{folder} is not a folder with results")
+    if not folder.is_dir():
+        raise SettingError(f"{folder} is not a folder with results")
     if is_experiment(folder):
         return draw_experiment(read_plan(folder), folder)
     if (folder / names.METRICS).exists():
-        require(bool(read_rows(folder)), f"{folder} holds no evaluated round: there is nothing to draw")
+        if not read_rows(folder):
+            raise SettingError(f"{folder} holds no evaluated round: there is nothing to draw")
         return draw_run(folder)
     hint = (
         "its run has not ended, --resume goes on with it"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from twinflower.errors import DiskError, SettingError, require
+from twinflower.errors import DiskError, SettingError
 
 from ..results import names
 from ..results.folder import has_config, has_ended, is_experiment, is_part
@@ -30,7 +30,8 @@ def present_run(folder: Path, config: Config) -> list[str]:
 def rewrite(folder: Path) -> Path:
     """Write the report on the run or the experiment in this folder again, and the figure of an ended run that has none;
     return the path of the report."""
-    require(folder.is_dir(), f"{folder} is not a folder with results")
+    if not folder.is_dir():
+        raise SettingError(f"{folder} is not a folder with results")
     if is_experiment(folder):
         return report_experiment(read_plan(folder), folder)
     if not (has_ended(folder) or has_config(folder)):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from twinflower.errors import DiskError, require
+from twinflower.errors import DiskError, SettingError
 
 _MARKS = (
     b"<!-- written by Twinflower -->",
@@ -25,10 +25,8 @@ def require_free(path: Path, force: bool = False) -> None:
         return
     with path.expanduser().open("rb") as file:
         start = file.read(200)
-    require(
-        not start or any(mark in start for mark in _MARKS),
-        f"{path} is there already: choose another file, or overwrite it with --force",
-    )
+    if start and not any(mark in start for mark in _MARKS):
+        raise SettingError(f"{path} is there already: choose another file, or overwrite it with --force")
 
 
 @contextmanager

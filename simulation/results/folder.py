@@ -5,7 +5,7 @@ import tempfile
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from twinflower.errors import SettingError, require
+from twinflower.errors import SettingError
 
 from ..settings.experiment import Curve, Experiment
 from . import names
@@ -42,12 +42,13 @@ def _unused(folder: Path) -> Path:
 
 def require_new(folder: Path) -> None:
     """Raise SettingError if the folder holds results, or files of another origin that a run would overwrite."""
-    require(not _has_results(folder), f"{folder} holds results already: choose another folder, or remove it")
+    if _has_results(folder):
+        raise SettingError(f"{folder} holds results already: choose another folder, or remove it")
     foreign = [name for name in _WRITTEN if (folder / name).exists() and not _was_begun(folder)]
-    require(
-        not foreign,
-        f"{folder} has a file {''.join(foreign[:1])}, which a run would overwrite: choose another folder",
-    )
+    if foreign:
+        raise SettingError(
+            f"{folder} has a file {''.join(foreign[:1])}, which a run would overwrite: choose another folder"
+        )
 
 
 def _was_begun(folder: Path) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 
 from ..runs.setup import Setup
 from ..settings import Config, Value
@@ -92,26 +92,23 @@ def _note_resumed(folder: Path, round_: int) -> None:
 
 def begun(folder: Path, overrides: Mapping[str, Value]) -> Experiment:
     """The experiment of an interrupted command in this folder; SettingError if it cannot be resumed."""
-    require(
-        has_config(folder) or is_experiment(folder),
-        f"{folder} holds neither experiment.toml nor config.toml: nothing to resume",
-    )
-    require(is_experiment(folder) or not has_ended(folder), f"the run in {folder} has ended already")
-    require(
-        not resume_file(folder).exists() or bool(read_runtime(folder)),
-        f"the run in {folder} was started by flwr run: go on with flwr run . CONNECTION --stream --run-config "
-        f"{resume_file(folder)}",
-    )
+    if not has_config(folder) and not is_experiment(folder):
+        raise SettingError(f"{folder} holds neither experiment.toml nor config.toml: nothing to resume")
+    if not is_experiment(folder) and has_ended(folder):
+        raise SettingError(f"the run in {folder} has ended already")
+    if resume_file(folder).exists() and not read_runtime(folder):
+        raise SettingError(
+            f"the run in {folder} was started by flwr run: go on with flwr run . CONNECTION --stream --run-config "
+            f"{resume_file(folder)}"
+        )
     return read_plan(folder, overrides)
 
 
 def runtime_of(folder: Path, asked: str) -> str:
     """The runtime on which a run began, or else the requested one (may be empty); SettingError if they differ."""
     began = read_runtime(folder)
-    require(
-        not asked or not began or asked == began,
-        f"the run in {folder} began on runtime {began}: leave out --runtime",
-    )
+    if asked and began and asked != began:
+        raise SettingError(f"the run in {folder} began on runtime {began}: leave out --runtime")
     return asked or began
 
 
@@ -158,19 +155,21 @@ def _same_run(checkpoints: Checkpoints) -> tuple[Checkpoint | None, list[str]]:
 def _require_settings(folder: Path, config: Config, begun: dict[str, Any]) -> None:
     now, changed = config.items(), config.changed(begun)
     changes = "; ".join(f"{key} = {begun.get(key)}, and now has {now[key]}" for key in changed)
-    require(
-        not changed, f"the run in {folder} began with {changes}: put it back, or start anew in another folder"
-    )
+    if changed:
+        raise SettingError(
+            f"the run in {folder} began with {changes}: put it back, or start anew in another folder"
+        )
 
 
 def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
     """Prepare a run in this process: with checkpoints, its clients store their states in the run folder."""
     checkpoints = Checkpoints(folder, setup.config.output.checkpoint_every, setup.config)
     if checkpoints.every:
-        require(  # round 0 writes a checkpoint before any client computes, so states without one belong to no run
-            not (folder / names.STATE).exists() or _same_run(checkpoints)[0] is not None,
-            f"{folder} holds clients' states and no checkpoint: start anew in another folder",
-        )
+        # round 0 writes a checkpoint before any client computes, so states without one belong to no run
+        if (folder / names.STATE).exists() and _same_run(checkpoints)[0] is None:
+            raise SettingError(
+                f"{folder} holds clients' states and no checkpoint: start anew in another folder"
+            )
         setup = setup.with_state_dir(folder / names.STATE)
         write_config(setup.config, folder)
     return setup, checkpoints
@@ -182,10 +181,10 @@ def on_flower(config: Config, folder: Path) -> Config:
     if not config.output.checkpoint_every:
         return config
     resumed = has_config(folder)
-    require(
-        not resumed or (folder / names.STATE).is_dir(),
-        f"{folder} no longer contains its subfolder 'state': start again in another folder",
-    )
+    if resumed and not (folder / names.STATE).is_dir():
+        raise SettingError(
+            f"{folder} no longer contains its subfolder 'state': start again in another folder"
+        )
     state_dir = config.output.state_dir or str(folder / names.STATE)
     return config.put({"output.state-dir": state_dir, "output.resume-from": str(folder) if resumed else ""})
 
@@ -203,9 +202,11 @@ def require_state_dir(config: Config) -> None:
 
 def require_resumable(folder: Path, config: Config) -> None:
     """Raise SettingError unless the folder holds an unfinished run of this configuration."""
-    require(has_config(folder), f"{folder} holds no config.toml: resume-from takes the folder of a run")
-    require(not has_ended(folder), f"the run in {folder} has ended already")
-    require(
-        not config.changed(read_config(folder).config.items()),
-        f"the run in {folder} has other settings: go on with --run-config {resume_file(folder)}",
-    )
+    if not has_config(folder):
+        raise SettingError(f"{folder} holds no config.toml: resume-from takes the folder of a run")
+    if has_ended(folder):
+        raise SettingError(f"the run in {folder} has ended already")
+    if config.changed(read_config(folder).config.items()):
+        raise SettingError(
+            f"the run in {folder} has other settings: go on with --run-config {resume_file(folder)}"
+        )

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 
 from ..settings.experiment import Experiment
 from .checkpoint import Checkpoints
@@ -26,7 +26,8 @@ class Status(NamedTuple):
 
 def status(folder: Path) -> Status:
     """The status of the run or the experiment in this folder; SettingError if none was begun there."""
-    require(has_config(folder) or is_experiment(folder), f"no run was begun in {folder}")
+    if not has_config(folder) and not is_experiment(folder):
+        raise SettingError(f"no run was begun in {folder}")
     plan = read_plan(folder, {})
     waiting = sum(len(left(plan, folder, curve)) for curve in plan.curves)
     failed = _failed(plan, folder)

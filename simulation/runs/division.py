@@ -13,7 +13,7 @@ from twinflower.data.partition import Partition, divide, hold_out
 from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.load import Shares
 
@@ -86,16 +86,16 @@ def _divide(config: Config, data: Dataset) -> Partition:
 def _check_held_out(config: Config, data: Dataset) -> None:
     """Raise SettingError for data on which clients cannot evaluate models."""
     share, private = config.evaluation.held_out, config.privacy.mode != "none"
-    require(
-        not data.standardised,
-        f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
-        f"statistics of all rows, the held-out ones included; got {share:g}",
-    )
-    require(
-        data.unscaled is None,
-        "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
-        f"that they train on; got {share:g}",
-    )
+    if data.standardised:
+        raise SettingError(
+            f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
+            f"statistics of all rows, the held-out ones included; got {share:g}"
+        )
+    if data.unscaled is not None:
+        raise SettingError(
+            "evaluation.held-out must be 0 with a schema that has private ranges, by which sites scale only the rows "
+            f"that they train on; got {share:g}"
+        )
     require(
         config.data.name != OWN or data.groups is None or config.privacy.group_size > 0,
         "evaluation.held-out with a schema that has a group column needs privacy.group-size (and with privacy "
@@ -122,9 +122,9 @@ def shares_besides_rounds(config: Config, data: Dataset) -> Shares:
     counts = 0.0 if data.unscaled is None or isinstance(config.data, Data) else config.data.range_share
     counts += config.privacy.survival_share * bool(config.evaluation.survival_curve)
     shares = Shares(counts, config.privacy.interval_share * config.evaluation.standard_errors)
-    require(
-        shares.total < 1,
-        "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
-        f"{shares.total:g} in all",
-    )
+    if not shares.total < 1:
+        raise SettingError(
+            "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
+            f"{shares.total:g} in all"
+        )
     return shares

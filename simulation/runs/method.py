@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.arrays import Array, Index
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model, NamedModel
@@ -40,34 +40,34 @@ def regulariser_of(config: Config, objective: Model) -> Regulariser:
     to the weights of the columns."""
     h = config.regulariser
     parts = objective.parts(h.parameters or "*") if isinstance(objective, NamedModel) else []
-    require(
-        h.name != "group-l1" or len(parts) < 2,
-        "regulariser group-l1 needs one matrix: set regulariser.parameters to the name of one parameter; got "
-        f"{len(parts)} parameters",
-    )
+    if h.name == "group-l1" and not len(parts) < 2:
+        raise SettingError(
+            "regulariser group-l1 needs one matrix: set regulariser.parameters to the name of one parameter; got "
+            f"{len(parts)} parameters"
+        )
     whole = h.build(parts[-1].rows if parts else objective.shapes[-1][0])
     last = max(whole.entries) if isinstance(whole, Support) else 0
-    require(
-        last < objective.d,
-        f"regulariser.entries must be below {objective.d}, the number of entries of this model; got {last}",
-    )
+    if not last < objective.d:
+        raise SettingError(
+            f"regulariser.entries must be below {objective.d}, the number of entries of this model; got {last}"
+        )
     if h.intercept:
         return on_part(whole, parts) if h.parameters else whole
-    require(
-        isinstance(objective, LinearModel) and not isinstance(whole, Support),
-        "regulariser.intercept = false needs a linear model, and a regulariser other than selected, whose entries say "
-        f"what is free; got {config.objective.name} and {h.name}",
-    )
-    return on_part(whole, cast(LinearModel, objective).columns(config.data.bias))
+    if not (isinstance(objective, LinearModel) and not isinstance(whole, Support)):
+        raise SettingError(
+            "regulariser.intercept = false needs a linear model, and a regulariser other than selected, whose "
+            f"entries say what is free; got {config.objective.name} and {h.name}"
+        )
+    return on_part(whole, objective.columns(config.data.bias))
 
 
 def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours) -> Algorithm:
     """The algorithm with the public run information; SettingError if it needs every client but clients are sampled."""
-    require(
-        not algorithm.needs_every_client or config.sampled == config.clients.count,
-        f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
-        f"{config.clients.per_round} of {config.clients.count}",
-    )
+    if algorithm.needs_every_client and config.sampled != config.clients.count:
+        raise SettingError(
+            f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
+            f"{config.clients.per_round} of {config.clients.count}"
+        )
     key = config.seed if algorithm.draws_steps else 0
     info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
     by_rows = weighting_of(config, algorithm) == "rows"
@@ -110,10 +110,10 @@ def starting_point(config: Config, objective: Model) -> Array:
     that scale. Raises SettingError for a start-point of another size."""
     if config.start_point:
         start = np.array(point_of(config.start_point))
-        require(
-            len(start) == objective.d,
-            f"start-point must have one number for each of the model's {objective.d} entries; got {len(start)}",
-        )
+        if len(start) != objective.d:
+            raise SettingError(
+                f"start-point must have one number for each of the model's {objective.d} entries; got {len(start)}"
+            )
     elif config.start_scale:
         start = config.start_scale * normals(config.seed, "start", 0, 0, objective.d)
     else:

@@ -8,7 +8,7 @@ from twinflower.arrays import Index
 from twinflower.data.dataset import OWN
 from twinflower.data.own import OwnData
 from twinflower.data.partition import Partition, describe, held_out_rows
-from twinflower.errors import DataError, expect
+from twinflower.errors import DataError
 from twinflower.problems.interfaces import Batch
 
 from ..settings import Config
@@ -86,9 +86,10 @@ def _split_at_site(setup: Setup, number: int, held: Partition) -> Setup:
 def _whole_groups(config: Config, client: int, groups: Index) -> tuple[Index, Index]:
     """A site's rows to train on and to evaluate on, no group in both; DataError for a group above group-size."""
     most, largest = config.privacy.group_size, int(np.bincount(groups).max())
-    expect(
-        largest <= most,
-        f"the data-file has {largest} rows of one group, and privacy.group-size is {most}: raise it, or leave rows out",
-        "the numbers of rows of a person in its table do not fit the run's group-size",
-    )
+    if not largest <= most:
+        raise DataError(
+            f"the data-file has {largest} rows of one group, and privacy.group-size is {most}: raise it, or leave "
+            "rows out",
+            "the numbers of rows of a person in its table do not fit the run's group-size",
+        )
     return held_out_rows(len(groups), config.evaluation.held_out, config.seed, client, groups, most)

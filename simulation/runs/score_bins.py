@@ -2,7 +2,7 @@
 
 import math
 
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.known_objectives import PROBABILISTIC, SURVIVAL
 from twinflower.models.class_scores import ClassBins
 from twinflower.models.discrimination import Bins
@@ -37,8 +37,8 @@ def check_bins(config: Config, num_classes: int) -> None:
         "evaluation.bins counts predicted probabilities of classes, or risks of survival; this data set has neither: "
         "set it to 0",
     )
-    require(
-        objective in PROBABILISTIC,
-        f"evaluation.bins needs predicted probabilities: set objective.name to {' or '.join(PROBABILISTIC[:2])}; got "
-        f"{objective}",
-    )
+    if objective not in PROBABILISTIC:
+        raise SettingError(
+            f"evaluation.bins needs predicted probabilities: set objective.name to {' or '.join(PROBABILISTIC[:2])}; "
+            f"got {objective}"
+        )

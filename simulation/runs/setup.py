@@ -14,7 +14,7 @@ from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, with_weights
 from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
@@ -173,7 +173,8 @@ def prepare_node(config: Config) -> Setup:
 
 def prepare_seeds(config: Config, seeds: list[int]) -> list[Setup]:
     """The same run under several seeds, which must be distinct; the data set is loaded only once."""
-    require(len(set(seeds)) == len(seeds) > 0, f"seeds must be distinct; got {seeds}")
+    if not len(set(seeds)) == len(seeds) > 0:
+        raise SettingError(f"seeds must be distinct; got {seeds}")
     return [prepare(replace(config, seed=seed)) for seed in seeds]
 
 
@@ -224,26 +225,23 @@ def _check_labels(config: Config, data: Dataset) -> None:
     """
     for names, kind, what in _SPECIAL:
         chosen, known = config.objective.name in names, "' or '".join(names)
-        if data.schema:
-            require(
-                chosen == isinstance(data.schema.label, kind),
+        if data.schema and chosen != isinstance(data.schema.label, kind):
+            raise SettingError(
                 f"objective '{known}' and a schema whose label has {what} belong together; got "
-                f"'{config.objective.name}'",
+                f"'{config.objective.name}'"
             )
     if data.schema:
         _check_intervals(config.objective, data.schema.label)
     if data.schema or config.privacy.mode != "none":
         return
-    if config.objective.name == COUNTING:
-        require(
-            not data.num_classes and _whole(data.labels),
-            f"objective '{COUNTING}' needs counts, whole numbers from 0 on; this data set has other labels",
+    if config.objective.name == COUNTING and not (not data.num_classes and _whole(data.labels)):
+        raise SettingError(
+            f"objective '{COUNTING}' needs counts, whole numbers from 0 on; this data set has other labels"
         )
-    if config.objective.name in SURVIVAL:
-        require(
-            not data.num_classes and bool((data.labels != 0).all()),
+    if config.objective.name in SURVIVAL and not (not data.num_classes and bool((data.labels != 0).all())):
+        raise SettingError(
             f"objective '{config.objective.name}' needs signed times, t for the event at time t > 0 and -t for "
-            "censoring then; this data set has other labels",
+            "censoring then; this data set has other labels"
         )
 
 
@@ -251,11 +249,11 @@ def _check_intervals(objective: ObjectiveSettings, label: Label) -> None:
     """Raise SettingError for intervals that nobody can complete, in which a hazard would follow from events alone."""
     if isinstance(objective, CoxObjective) and isinstance(label, Survival):
         last, most = max(interval_ends(objective.intervals) or ()), label.times.high
-        require(
-            last <= most,
-            f"objective.intervals must end by the upper end of the schema's times, {most:g}, where everybody else is "
-            f"censored; got {last:g}",
-        )
+        if not last <= most:
+            raise SettingError(
+                f"objective.intervals must end by the upper end of the schema's times, {most:g}, where everybody "
+                f"else is censored; got {last:g}"
+            )
 
 
 def _whole(labels: Labels) -> bool:
@@ -265,19 +263,19 @@ def _whole(labels: Labels) -> bool:
 def _check_standard_errors(setup: Setup) -> None:
     """Raise SettingError for a model whose coefficients have no standard errors in the units of the columns."""
     d, rows = setup.objective.d, int(setup.partition.sizes.sum())
-    require(
-        not setup.method.personal,
-        f"evaluation.standard-errors needs a method that fits one model to all sites; got {setup.method.name}",
-    )
+    if setup.method.personal:
+        raise SettingError(
+            f"evaluation.standard-errors needs a method that fits one model to all sites; got {setup.method.name}"
+        )
     require(
         setup.inputs.factor is not None,
         "evaluation.standard-errors needs rows that are not divided by their own norms: set data.row-scaling to all, "
         "or data.row-norm to 0",
     )
-    require(
-        d <= MOST_PARAMETERS and d < rows,
-        f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} and "
-        f"{rows}",
-    )
+    if not (d <= MOST_PARAMETERS and d < rows):
+        raise SettingError(
+            f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} and "
+            f"{rows}"
+        )
     if setup.plan:
         Units.of(cast(LinearModel, setup.objective), setup.row_norm)

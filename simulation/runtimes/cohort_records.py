@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from twinflower.arrays import Array, Index
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.rounds import Outcome, Round
 
 from ..results.checkpoint import (
@@ -79,7 +79,8 @@ def take_up(
     Raises SettingError if the checkpoint is of another runtime or has other seeds.
     """
     require("seeds" in saved.info, "the checkpoint is of another runtime than cohort: resume the run on that")
-    require(saved.info["seeds"] == list(seeds), f"the checkpoint has the seeds {saved.info['seeds']}")
+    if saved.info["seeds"] != list(seeds):
+        raise SettingError(f"the checkpoint has the seeds {saved.info['seeds']}")
     if fields := leaves_of("state-", saved.arrays):
         start.states.restore(saved.arrays["visited"], unflatten(template, fields))
     for recorder, record in zip(recorders, saved.info["recorders"], strict=True):

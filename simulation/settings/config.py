@@ -11,7 +11,7 @@ from twinflower.algorithms import ALGORITHMS
 from twinflower.arrays import PRECISIONS, Index
 from twinflower.data.partitioners import Method, Sizes
 from twinflower.data.sets import ArrayData, Data, OwnData, TableData
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.known_objectives import ObjectiveSettings
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.penalties import Penalty
@@ -63,15 +63,15 @@ class Config:
 
     def __post_init__(self) -> None:
         clients = self.clients
-        require(
-            not clients.count or self.server.min_replies <= self.sampled,
-            f"server.min-replies can be at most the number of clients asked, {self.sampled}; got "
-            f"{self.server.min_replies}",
-        )
-        require(
-            not clients.count or clients.per_round <= clients.count,
-            f"clients.per-round can be at most clients.count = {clients.count}; got {clients.per_round}",
-        )
+        if clients.count and not self.server.min_replies <= self.sampled:
+            raise SettingError(
+                f"server.min-replies can be at most the number of clients asked, {self.sampled}; got "
+                f"{self.server.min_replies}"
+            )
+        if clients.count and not clients.per_round <= clients.count:
+            raise SettingError(
+                f"clients.per-round can be at most clients.count = {clients.count}; got {clients.per_round}"
+            )
 
     @property
     def algorithm(self) -> str:

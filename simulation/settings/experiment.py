@@ -143,34 +143,36 @@ def read_experiment(
 def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     curves = raw.get("curve", [{}])
     tables = isinstance(curves, list) and curves and all(isinstance(c, dict) for c in curves)
-    require(bool(tables), f"{path}: curves are written as [[curve]] tables, at least one")
-    require(isinstance(raw.get("run", {}), dict), f"{path}: run is written as a table, [run]")
+    if not tables:
+        raise SettingError(f"{path}: curves are written as [[curve]] tables, at least one")
+    if not isinstance(raw.get("run", {}), dict):
+        raise SettingError(f"{path}: run is written as a table, [run]")
     _check_places(path, raw)
     listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
-    require(listed, f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
+    if not listed:
+        raise SettingError(f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
     settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
-    require(bool(settings), f"{path}: says nothing to run: write settings under [run]")
+    if not settings:
+        raise SettingError(f"{path}: says nothing to run: write settings under [run]")
 
 
 def _check_places(path: Path, raw: dict[str, Any]) -> None:
     """SettingError for settings at the top of a file that must stand in a table, and for tables that do not exist."""
     found = raw.keys() - _HEAD
-    require(
-        not {"label", "columns"} <= found,
-        f"{path} is a schema of tables: name it in an experiment's data.schema",
-    )
+    if {"label", "columns"} <= found:
+        raise SettingError(f"{path} is a schema of tables: name it in an experiment's data.schema")
     foreign = sorted(key for key in found - {*SECTIONS} if isinstance(raw[key], dict))
-    require(
-        not foreign,
-        f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run], [run.SECTION] and [[curve]]"
-        f"{alike(' '.join(foreign), _TABLES)}",
-    )
+    if foreign:
+        raise SettingError(
+            f"{path}: there is no table [{', '.join(foreign)}]: settings stand in [run], [run.SECTION] and [[curve]]"
+            f"{alike(' '.join(foreign), _TABLES)}"
+        )
     whole = "algorithm" in found or any(isinstance(raw[key], dict) for key in found)
-    require(
-        not found or (whole and not raw.keys() & {"run", "curve"}),
-        f"{path}: '{', '.join(sorted(found))}' must stand in the [run] table: write [run] above settings without a "
-        "section, and [run.SECTION] in place of [SECTION]",
-    )
+    if found and (not (whole and not raw.keys() & {"run", "curve"})):
+        raise SettingError(
+            f"{path}: '{', '.join(sorted(found))}' must stand in the [run] table: write [run] above settings without a "
+            "section, and [run.SECTION] in place of [SECTION]"
+        )
 
 
 def load_toml(path: Path) -> dict[str, Any]:
@@ -228,9 +230,10 @@ def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, An
         return [(raw, {})]
     lists = flatten(sweep) if isinstance(sweep, dict) else {}
     good = len(lists) == 1 and all(isinstance(v, list) and v for v in lists.values())
-    require(
-        good, f"sweep must be one key with a list of values, such as {{rounds = [10, 20]}}; got {sweep!r}"
-    )
+    if not good:
+        raise SettingError(
+            f"sweep must be one key with a list of values, such as {{rounds = [10, 20]}}; got {sweep!r}"
+        )
     ((key, values),) = lists.items()
     line, rest = str(raw.get("label", "")), {k: v for k, v in raw.items() if k != "sweep"}
     labels = [f"{line}, {key} = {v}".strip(", ") for v in values]
@@ -283,24 +286,29 @@ def _assemble(
     path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[int] | None, given: list[int] | None
 ) -> Experiment:
     seeds = seeds or given or raw.get("seeds") or [curves[0].config.seed]
-    require(all(type(s) is int and s >= 0 for s in seeds), f"seeds must be whole numbers from 0; got {seeds}")
-    require(len(set(seeds)) == len(seeds), f"seeds must be distinct; got {seeds}")
+    if not all(type(s) is int and s >= 0 for s in seeds):
+        raise SettingError(f"seeds must be whole numbers from 0; got {seeds}")
+    if len(set(seeds)) != len(seeds):
+        raise SettingError(f"seeds must be distinct; got {seeds}")
     slugs = [curve.slug for curve in curves]
     require(len(set(slugs)) == len(slugs), "every curve needs a panel and label of its own")
     ends = raw.get("ends", False)
-    require(type(ends) is bool, f"ends must be true or false; got {ends!r}")
+    if type(ends) is not bool:
+        raise SettingError(f"ends must be true or false; got {ends!r}")
     columns = [raw.get("x", "round"), *raw.get("y", [])]
     keys = counting_words(curves[0].config.choices) if ends else {}
     if columns[0] not in (*COLUMNS, *EXTRA_COLUMNS):
         columns[0] = keys.get(columns[0], columns[0])
     for place, column in enumerate(columns):
         known = (*COLUMNS, *EXTRA_COLUMNS, *((GAP,) if place else dict.fromkeys(keys.values())))
-        require(column in known, f"x and y must be among {', '.join(known)}; got '{column}'")
+        if column not in known:
+            raise SettingError(f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
     axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})
     axes["log_axes"] = _log_axes(raw, [columns[0], *(columns[1:] or _Y)])
     axes["centre"] = raw.get("centre", "mean")
-    require(axes["centre"] in CENTRES, f"centre must be {' or '.join(CENTRES)}; got {axes['centre']!r}")
+    if axes["centre"] not in CENTRES:
+        raise SettingError(f"centre must be {' or '.join(CENTRES)}; got {axes['centre']!r}")
     return Experiment(path.stem, _title(path, raw), curves, list(seeds), **axes, **text)
 
 
@@ -309,12 +317,10 @@ def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
     chosen = raw.get("log-axes", [column for column in columns[1:] if column in (*POINT_COLUMNS, GAP)])
     possible = [column for column in columns if column not in SIGNED_COLUMNS]
     for column in chosen:
-        require(
-            column in columns, f"log-axes must be among x and y, here {', '.join(columns)}; got '{column}'"
-        )
-        require(
-            column in possible, f"log-axes: '{column}' can be negative and has no logarithm: leave it out"
-        )
+        if column not in columns:
+            raise SettingError(f"log-axes must be among x and y, here {', '.join(columns)}; got '{column}'")
+        if column not in possible:
+            raise SettingError(f"log-axes: '{column}' can be negative and has no logarithm: leave it out")
     return list(chosen)
 
 

@@ -1,6 +1,6 @@
 """Which runs can have standard errors."""
 
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.known_objectives import SURVIVAL, ObjectiveSettings
 from twinflower.problems.discrete_cox import LINKS, CoxObjective
 from twinflower.problems.losses import UNBOUNDED, BoundedLikelihood, Likelihood
@@ -16,11 +16,11 @@ def check_standard_errors(
     objective: ObjectiveSettings, regulariser: str, privacy: NoPrivacy | Private
 ) -> None:
     """Raise SettingError for a run whose model has no standard errors, or whose budget cannot pay for them."""
-    require(
-        objective.name in LIKELIHOODS,
-        f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(LIKELIHOODS)}; got "
-        f"{objective.name}",
-    )
+    if objective.name not in LIKELIHOODS:
+        raise SettingError(
+            f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(LIKELIHOODS)}; got "
+            f"{objective.name}"
+        )
     require(
         not (isinstance(objective, LinearObjective) and objective.class_weights),
         "evaluation.standard-errors: a weighted loss is not a likelihood: remove objective.class-weights",
@@ -41,12 +41,13 @@ def _check_private(objective: ObjectiveSettings, regulariser: str, privacy: Priv
     bounded = objective.name in _BOUNDED or (
         isinstance(objective, CoxObjective) and LINKS[objective.link].curvature_bound < float("inf")
     )
-    require(bounded, f"evaluation.standard-errors: {UNBOUNDED}; got {objective.name}")
-    require(
-        isinstance(privacy, Gradient) and privacy.trust == "local",
-        "evaluation.standard-errors must be false with privacy.trust = sum and privacy.mode = as-published, which have "
-        f"no plan for what sites release after the last round; got true with privacy.mode {privacy.mode}",
-    )
+    if not bounded:
+        raise SettingError(f"evaluation.standard-errors: {UNBOUNDED}; got {objective.name}")
+    if not (isinstance(privacy, Gradient) and privacy.trust == "local"):
+        raise SettingError(
+            "evaluation.standard-errors must be false with privacy.trust = sum and privacy.mode = as-published, "
+            f"which have no plan for what sites release after the last round; got true with privacy.mode {privacy.mode}"
+        )
     require(
         not privacy.tune_share,
         "privacy.tune-share and evaluation.standard-errors share no budget: set one of them to 0 or false",

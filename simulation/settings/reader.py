@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from twinflower.decimals import decimal, whole
-from twinflower.errors import SettingError, require
+from twinflower.errors import SettingError
 from twinflower.settings import Value, kebab, nearest
 
 from .catalogue import CATALOGUE, CHOICES, DEFAULTS, MAIN_JOB, SECTIONS, Declared, applying
@@ -113,7 +113,8 @@ def _counting(word: str, choices: Mapping[str, Value], bare: bool) -> tuple[Decl
     known = _meant(word, bare)
     counting = [declared for declared in known if declared.missing(choices) is None]
     names = ", ".join(declared.name for declared in counting)
-    require(len(counting) < 2, f"'{word}' could be {names}: write it with its section")
+    if not len(counting) < 2:
+        raise SettingError(f"'{word}' could be {names}: write it with its section")
     return (counting[0], "") if counting else (None, unselected(known, choices))
 
 
@@ -192,7 +193,8 @@ def parse_text(assignment: str) -> tuple[str, Value]:
     """Split key=value from a command line; the value of a setting that is no text is read as a Boolean or a number if
     possible."""
     key, equals, text = assignment.partition("=")
-    require(bool(equals) and bool(key.strip()), f"--set takes key=value; got '{assignment}'")
+    if not (bool(equals) and bool(key.strip())):
+        raise SettingError(f"--set takes key=value; got '{assignment}'")
     word = kebab(key.strip())
     kinds = {own.key.kind for own in CATALOGUE.values() if word in (own.name, own.leaf)}
     return key.strip(), _read(text.strip(), kinds == {str})

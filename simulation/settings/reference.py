@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.errors import require
+from twinflower.errors import SettingError
 from twinflower.settings import Value, nearest
 
 from .catalogue import ABOUT, DEFAULTS, MAIN_JOB, NETWORKED, SECTIONS, STEPPING, Declared, keys_of
@@ -76,9 +76,8 @@ def tables(section: str = "") -> dict[str, list[tuple[str, ...]]]:
         name: [row for row in rows if any(_about(word, row) for word in words)]
         for name, rows in whole.items()
     }
-    require(
-        any(named.values()), f"no section and no setting is called '{section}'; {nearest(section, whole)}"
-    )
+    if not any(named.values()):
+        raise SettingError(f"no section and no setting is called '{section}'; {nearest(section, whole)}")
     return {name: rows for name, rows in named.items() if rows}
 
 

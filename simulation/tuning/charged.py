@@ -21,7 +21,7 @@ import numpy as np
 from flwr.app import Context, RecordDict
 
 from twinflower.arrays import Array, Index
-from twinflower.errors import RunError, require
+from twinflower.errors import RunError, SettingError, require
 from twinflower.privacy import Budget, gdp_epsilon
 from twinflower.privacy.charges import BudgetSpent, Ledger
 from twinflower.privacy.counts import Accuracy, correct, count_release, paid_twice
@@ -246,11 +246,11 @@ def _check(total: Setup, candidates: Sequence[Candidate]) -> None:
     )
     for own in candidates:
         ends = own.ends(len(candidates))
-        require(
-            len(set(ends)) == len(ends),
-            f"{len(candidates)} candidates are halved in {len(ends)} stages, each longer than the one before: that "
-            f"needs more than {own.setup.config.rounds} rounds, or fewer candidates",
-        )
+        if len(set(ends)) != len(ends):
+            raise SettingError(
+                f"{len(candidates)} candidates are halved in {len(ends)} stages, each longer than the one before: that "
+                f"needs more than {own.setup.config.rounds} rounds, or fewer candidates"
+            )
 
 
 def _shared(config: Config) -> tuple[object, ...]:

@@ -149,19 +149,21 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
     plan, raw = read_experiment(path, overrides), load_toml(path)
     rules = {**_RULES, **raw.get("tune", {})}
     try:
-        require(rules.keys() == _RULES.keys(), f"[tune] knows {', '.join(_RULES)}; got {', '.join(rules)}")
+        if rules.keys() != _RULES.keys():
+            raise SettingError(f"[tune] knows {', '.join(_RULES)}; got {', '.join(rules)}")
         require("run" in raw and "curve" in raw, "tuning needs a [run] table and [[curve]] tables")
         shared = sorted(set(rules["seeds"]) & set(plan.seeds))
-        require(
-            bool(rules["seeds"]) and not shared,
-            f"[tune] seeds must differ from the figure's, {plan.seeds}; got {rules['seeds']}: choose others",
-        )
-        require(0 < rules["held-out"] < 1, f"held-out must be between 0 and 1; got {rules['held-out']}")
+        if not (bool(rules["seeds"]) and not shared):
+            raise SettingError(
+                f"[tune] seeds must differ from the figure's, {plan.seeds}; got {rules['seeds']}: choose others"
+            )
+        if not 0 < rules["held-out"] < 1:
+            raise SettingError(f"held-out must be between 0 and 1; got {rules['held-out']}")
         check_choice("by", rules["by"], _MEASURES)
-        require(
-            rules["by"] in _HELD_OUT or "held-out" not in raw["tune"],
-            f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out",
-        )
+        if rules["by"] not in _HELD_OUT and "held-out" in raw["tune"]:
+            raise SettingError(
+                f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out"
+            )
         how = rules["held-out"], rules["by"], bool(rules["public"])
         tuning = Tuning(raw, list(rules["seeds"]), *how, overrides or {})
         _check_grids(tuning)
@@ -174,10 +176,10 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
 
 def _check_measure(tuning: Tuning, config: Config) -> None:
     require(config.data.name != OWN, "tune needs all rows at hand; those of data own are at their sites")
-    require(
-        config.evaluation.reference or tuning.by in _HELD_OUT,
-        f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]",
-    )
+    if not config.evaluation.reference and tuning.by not in _HELD_OUT:
+        raise SettingError(
+            f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]"
+        )
 
     share = config.privacy.tune_share
     require(
@@ -185,28 +187,30 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
         "tuning a private run looks at rows, which costs privacy: set privacy.tune-share, the part of the budget that "
         "the candidates take, or [tune] public = true if everybody may know these rows",
     )
-    require(
-        not (share and tuning.public),
-        f"privacy.tune-share = {share:g} charges the candidates, and [tune] public = true says that nothing is to be "
-        "charged: remove one of them",
-    )
-    require(
-        not share or (tuning.by == "accuracy" and len(tuning.seeds) == 1),
-        "with privacy.tune-share every candidate is charged once and scored by counts of correct predictions: set "
-        f"[tune] by = 'accuracy' and one seed; got '{tuning.by}' and {tuning.seeds}",
-    )
+    if share and tuning.public:
+        raise SettingError(
+            f"privacy.tune-share = {share:g} charges the candidates, and [tune] public = true says that nothing is "
+            "to be charged: remove one of them"
+        )
+    if share and (tuning.by != "accuracy" or len(tuning.seeds) != 1):
+        raise SettingError(
+            "with privacy.tune-share every candidate is charged once and scored by counts of correct predictions: set "
+            f"[tune] by = 'accuracy' and one seed; got '{tuning.by}' and {tuning.seeds}"
+        )
 
 
 def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
     for key, values in itertools.chain(*(grid.items() for grid in grids)):
-        require(isinstance(values, list) and bool(values), f"grid: {key} must be a list; got {values!r}")
+        if not (isinstance(values, list) and bool(values)):
+            raise SettingError(f"grid: {key} must be a list; got {values!r}")
     for curve, grid in zip(tuning.raw["curve"], grids, strict=True):
         for key in grid:
             resolve(key, tuning.choices(curve))
     require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")
     unused = sorted(flatten(tuning.raw.get("grid", {})).keys() - set().union(*grids))
-    require(not unused, f"grid: no curve knows '{', '.join(unused)}'")
+    if unused:
+        raise SettingError(f"grid: no curve knows '{', '.join(unused)}'")
 
 
 def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
@@ -253,7 +257,8 @@ def tune(tuning: Tuning, say: Say = print) -> str:
             continue
         scores = _scores(tuning, curve, say)
         best = max(scores, key=lambda s: s.rank)
-        require(best.mean > -np.inf, f"{label}: no point of the grid gives a model")
+        if not best.mean > -np.inf:
+            raise SettingError(f"{label}: no point of the grid gives a model")
         say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
         curves.append(tuning.settled(curve, best.point))
         tables[label] = scores
@@ -285,7 +290,8 @@ def _charged(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
     points = {Score(point, []).text: point for point in tuning.points(curve)}
     tried = [(text, _tried(tuning, curve, point, reported)) for text, point in points.items()]
     configs = [(text, config) for text, config in tried if config is not None]
-    require(bool(configs), f"{label}: no point of the grid gives a model")
+    if not configs:
+        raise SettingError(f"{label}: no point of the grid gives a model")
     plan = Charged.of(configs, tuning.held_out, tuning.seeds[0])
     for line in plan.announced():
         reported(line)

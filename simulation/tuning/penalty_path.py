@@ -64,10 +64,14 @@ class Plan(NamedTuple):
 
     def check(self) -> None:
         """SettingError for a number out of range."""
-        require(self.weights > 1, f"--weights must be at least 2; got {self.weights}")
-        require(0 < self.ratio < 1, f"--ratio must be between 0 and 1; got {self.ratio:g}")
-        require(0 <= self.largest < np.inf, f"--largest must be at least 0; got {self.largest:g}")
-        require(self.folds > 1, f"--folds must be at least 2; got {self.folds}")
+        if not self.weights > 1:
+            raise SettingError(f"--weights must be at least 2; got {self.weights}")
+        if not 0 < self.ratio < 1:
+            raise SettingError(f"--ratio must be between 0 and 1; got {self.ratio:g}")
+        if not 0 <= self.largest < np.inf:
+            raise SettingError(f"--largest must be at least 0; got {self.largest:g}")
+        if not self.folds > 1:
+            raise SettingError(f"--folds must be at least 2; got {self.folds}")
 
 
 def training_at(config: Config, point: Point) -> dict[str, Value]:
@@ -108,11 +112,11 @@ def path(config: Config, plan: Plan, say: Say) -> list[Point]:
     fails."""
     plan.check()
     own = config.regulariser
-    require(
-        isinstance(own, L1Norm) or (isinstance(own, L1AndL2) and own.l1 > 0),
-        "a path needs regulariser.name l1, or elastic-net with regulariser.l1 above 0, whose ratio to regulariser.l2 "
-        f"is kept; got {own.name}",
-    )
+    if not isinstance(own, L1Norm) and (not (isinstance(own, L1AndL2) and own.l1 > 0)):
+        raise SettingError(
+            "a path needs regulariser.name l1, or elastic-net with regulariser.l1 above 0, whose ratio to "
+            f"regulariser.l2 is kept; got {own.name}"
+        )
     config = config.put({"evaluation.every": config.rounds, "evaluation.early": 0})
     return (_exact if config.privacy.mode == "none" else _charged)(config, plan, say)
 
@@ -159,11 +163,11 @@ def _weights(largest: float, plan: Plan) -> Array:
 def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
     """The path of a run without privacy."""
     setup = prepare(config)
-    require(
-        isinstance(setup.objective, LinearModel) and not isinstance(setup.objective, StratifiedCox),
-        "a path needs a linear model, and adds up the losses of single rows, which objective "
-        f"'{config.objective.name}' does not offer",
-    )
+    if not (isinstance(setup.objective, LinearModel) and not isinstance(setup.objective, StratifiedCox)):
+        raise SettingError(
+            "a path needs a linear model, and adds up the losses of single rows, which objective "
+            f"'{config.objective.name}' does not offer"
+        )
     divided = folds(setup, plan.folds)
     runs, points = [setup, *(own for own, _ in divided)], []
     start, slope = setup.central.zero()

@@ -7,7 +7,7 @@ import numpy as np
 
 from twinflower.arrays import Index
 from twinflower.data.partition import Partition, parted, together
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.randomness import stream
@@ -42,11 +42,11 @@ def folds(setup: Setup, count: int) -> list[tuple[Setup, Batch]]:
     ]
     ordered = [together(rows, _groups(setup, rows)) for rows in drawn]
     fewest = min(int(places[-1]) + 1 for _, places in ordered)
-    require(
-        fewest >= count,
-        f"{count} folds need {count} rows, or groups of a group column, at every client; one has {fewest}: take fewer "
-        "folds",
-    )
+    if not fewest >= count:
+        raise SettingError(
+            f"{count} folds need {count} rows, or groups of a group column, at every client; one has {fewest}: take "
+            "fewer folds"
+        )
     parts = [_folded(*own, count) for own in ordered]
     return [
         _held(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, of_clients
-from ..errors import require
+from ..errors import SettingError
 
 
 class Memory(NamedTuple):
@@ -31,10 +31,10 @@ def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool = Tru
     Raises SettingError if it would take more than 4 GiB.
     """
     clients = num_clients if wanted else 0
-    require(
-        start.nbytes * clients < 2**32,
-        f"aggregation memory keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: use aggregation sampled",
-    )
+    if not start.nbytes * clients < 2**32:
+        raise SettingError(
+            f"aggregation memory keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: use aggregation sampled"
+        )
     shape = start.shape[:-1] + (clients, start.shape[-1])
     return Memory(np.zeros(shape, start.dtype), np.zeros((*shape[:-1], 1 if dense else shape[-1]), dtype=bool))
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.release import (
     MOST_DRAWN,
     SENSITIVITIES,
@@ -146,22 +146,23 @@ class LocalMethod(Messages):
         With one step from x0 all gradients are taken at x0, and the sum of the duals follows from the published sums.
         With several steps, a client's private dual influences the points where its later gradients are taken.
         """
-        require(
-            self.uplink_ratio == 1,
-            "trust sum needs uplink-ratio 1: which entries a thinned message holds is not a sum, and differs by site; "
-            f"got {self.uplink_ratio:g}",
-        )
-        require(
-            steps == 1 or not self.state.fields,
-            "trust sum needs one local step a round where clients keep a dual variable: with several, that variable, "
-            "which nobody sees, bends a client's path, and no bound is proved on what a record does to later sums; got "
-            f"{steps}: set local.max-steps to 1, or choose a method whose clients keep nothing (fedavg, fedprox)",
-        )
-        require(
-            self.privacy == "public-state" or (self.privacy == "gradient" and steps == 1),
-            "trust sum needs privacy public-state, or gradient with one local step, so that the sites' noise adds up; "
-            f"got privacy {self.privacy} with {steps} steps",
-        )
+        if self.uplink_ratio != 1:
+            raise SettingError(
+                "trust sum needs uplink-ratio 1: which entries a thinned message holds is not a sum, and differs by "
+                f"site; got {self.uplink_ratio:g}"
+            )
+        if steps != 1 and self.state.fields:
+            raise SettingError(
+                "trust sum needs one local step a round where clients keep a dual variable: with several, that "
+                "variable, which nobody sees, bends a client's path, and no bound is proved on what a record does to "
+                f"later sums; got {steps}: set local.max-steps to 1, or choose a method whose clients keep nothing "
+                "(fedavg, fedprox)"
+            )
+        if self.privacy != "public-state" and (self.privacy != "gradient" or steps != 1):
+            raise SettingError(
+                "trust sum needs privacy public-state, or gradient with one local step, so that the sites' noise "
+                f"adds up; got privacy {self.privacy} with {steps} steps"
+            )
 
     def weight(self, clients: Index, num_clients: int) -> Array | float:
         """The sum of p_i over clients (..., K), their weights in F among all num_clients clients: a number, or (..., 1)
@@ -188,34 +189,35 @@ class LocalMethod(Messages):
     def _share(self, round_: int) -> float:
         """The weight with which x0 of a round enters the average."""
         rounds = self.info.rounds
-        require(
-            round_ <= rounds, f"final-model tail-mean needs the run's number of rounds in info.rounds; got {rounds}"
-        )
+        if not round_ <= rounds:
+            raise SettingError(
+                f"final-model tail-mean needs the run's number of rounds in info.rounds; got {rounds}"
+            )
         return 1.0 / max(1, round_ - rounds + math.ceil(round(self.tail * rounds, 9)))
 
 
 def check_pull(key: str, weight: float, step_size: float) -> None:
     """Raise SettingError if the proximal term (weight/2) ||x - x0||^2 makes the local steps diverge."""
-    require(
-        weight * step_size < 2,
-        f"{key} * step-size must be below 2, or local steps diverge; got {weight} * {step_size} = "
-        f"{weight * step_size:g}: use a step-size below {2 / max(weight, 1e-300):g}",
-    )
+    if not weight * step_size < 2:
+        raise SettingError(
+            f"{key} * step-size must be below 2, or local steps diverge; got {weight} * {step_size} = "
+            f"{weight * step_size:g}: use a step-size below {2 / max(weight, 1e-300):g}"
+        )
 
 
 def check_tolerance(tolerance: float, privacy: str) -> None:
     """Raise SettingError for a stopping rule with "public-state" noise, which does not cover the number of steps."""
-    require(
-        privacy != "public-state" or not tolerance,
-        "stopping-tolerance must be 0 with privacy = public-state, because a number of steps that depends on "
-        f"the data leaks information; got {tolerance}: use privacy = gradient for the stopping rule",
-    )
+    if privacy == "public-state" and tolerance:
+        raise SettingError(
+            "stopping-tolerance must be 0 with privacy = public-state, because a number of steps that depends on "
+            f"the data leaks information; got {tolerance}: use privacy = gradient for the stopping rule"
+        )
 
 
 def check_sum_start(local_start: str) -> None:
     """Raise SettingError for a warm start under trust = "sum"."""
-    require(
-        local_start == "server",
-        "trust sum needs local-start server: a warm start takes the gradient at a point that only the site knows; "
-        f"got {local_start}",
-    )
+    if local_start != "server":
+        raise SettingError(
+            "trust sum needs local-start server: a warm start takes the gradient at a point that only the site knows; "
+            f"got {local_start}"
+        )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, within
-from ..errors import require
+from ..errors import SettingError
 from ..problems.constraints import (
     Constraint,
     check_classes,
@@ -57,22 +57,21 @@ class BoundedLosses(Algorithm):
         """Raise SettingError for a malformed constraint, or unless losses are clipped above every bound if they are
         clipped or the run is private."""
         largest = max(c.limit for c in self.bounded)
-        require(
-            (not self.loss_clip and not private) or largest < self.loss_clip < np.inf,
-            f"loss-clip must be above every bound, here {largest:g}, and a private run needs it; got "
-            f"{self.loss_clip:g}",
-        )
+        if (self.loss_clip or private) and not largest < self.loss_clip < np.inf:
+            raise SettingError(
+                f"loss-clip must be above every bound, here {largest:g}, and a private run needs it; got "
+                f"{self.loss_clip:g}"
+            )
 
     def check(self, objective: Any) -> None:
         """Raise SettingError for an objective without losses of rows, or without a class that is bounded."""
-        require(
-            isinstance(objective, RowLosses), f"{self.name} needs an objective with `losses`, the loss of each row"
-        )
-        require(
-            not isinstance(objective, WeighsRows) or objective.heaviest is None,
-            f"{self.name} bounds mean losses, which rows with weights would change: use a method without bounds, "
-            "or leave the weights out",
-        )
+        if not isinstance(objective, RowLosses):
+            raise SettingError(f"{self.name} needs an objective with `losses`, the loss of each row")
+        if isinstance(objective, WeighsRows) and objective.heaviest is not None:
+            raise SettingError(
+                f"{self.name} bounds mean losses, which rows with weights would change: use a method without bounds, "
+                "or leave the weights out"
+            )
         check_classes(self.bounded, objective)
 
     def excesses(self, losses: Array, rows: Batch) -> Array:

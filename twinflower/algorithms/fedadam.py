@@ -45,7 +45,7 @@ from typing import Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..problems.regularisers import Separable
 from ..settings import FRACTION, Setting, above, one_of
 from .fedavg import Averaging
@@ -89,12 +89,12 @@ class FedAdam(Averaging):
     def __post_init__(self) -> None:
         super().__post_init__()
         h = self.regulariser
-        require(
-            self.composite == "local-subgradient" or isinstance(h, Separable),
-            "composite server-prox of fedadam needs a regulariser that is a sum over entries (none, l1, l1-box, "
-            f"elastic-net, box on all parameters), because each entry has its own step; got {type(h).__name__}: use "
-            "composite local-subgradient, or fedavg",
-        )
+        if self.composite != "local-subgradient" and not isinstance(h, Separable):
+            raise SettingError(
+                "composite server-prox of fedadam needs a regulariser that is a sum over entries (none, l1, l1-box, "
+                f"elastic-net, box on all parameters), because each entry has its own step; got {type(h).__name__}: "
+                "use composite local-subgradient, or fedavg"
+            )
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start, m = 0 and v = tau^2."""

@@ -43,7 +43,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import Setting, above, at_least
 from ..work import LocalWork, Report
@@ -78,13 +78,12 @@ class FedADMM(TracksMean):
         super().__post_init__()
         check_pull("rho", self.rho, self.step_size)
         check_tolerance(self.stopping_tolerance, self.privacy)
-        require(
-            not self.server_step
-            or isinstance(self.regulariser, Zero)
-            or self.composite == "local-subgradient",
-            "server-step must be 0 with a regulariser and composite server-prox, because any other step changes the "
-            f"regulariser's weight; got {self.server_step:g}: use 0, composite local-subgradient, or regulariser none",
-        )
+        if self.server_step and not isinstance(self.regulariser, Zero) and self.composite != "local-subgradient":
+            raise SettingError(
+                "server-step must be 0 with a regulariser and composite server-prox, because any other step changes "
+                f"the regulariser's weight; got {self.server_step:g}: use 0, composite local-subgradient, or "
+                "regulariser none"
+            )
 
     @property
     def pull(self) -> float:

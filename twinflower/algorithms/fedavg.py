@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import FRACTION, Setting
 from ..work import LocalWork, Report
@@ -79,16 +79,16 @@ class PlainAveraging(Averaging):
 
     def check_average(self) -> None:
         """Require that h, if there is one, is handled in the local steps, and that messages are dense."""
-        require(
-            isinstance(self.regulariser, Zero) or self.composite == "local-subgradient",
-            "a server that only averages takes no prox: set composite to local-subgradient, or regulariser to none; "
-            f"got composite {self.composite}",
-        )
-        require(
-            self.uplink_ratio == self.downlink_ratio == 1,
-            "a server that only averages takes and sends whole models: set uplink-ratio and downlink-ratio to 1; got "
-            f"{self.uplink_ratio:g} and {self.downlink_ratio:g}",
-        )
+        if not isinstance(self.regulariser, Zero) and self.composite != "local-subgradient":
+            raise SettingError(
+                "a server that only averages takes no prox: set composite to local-subgradient, or regulariser to "
+                f"none; got composite {self.composite}"
+            )
+        if not self.uplink_ratio == self.downlink_ratio == 1:
+            raise SettingError(
+                "a server that only averages takes and sends whole models: set uplink-ratio and downlink-ratio to 1; "
+                f"got {self.uplink_ratio:g} and {self.downlink_ratio:g}"
+            )
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class FedAvg(PlainAveraging):
     def check_average(self) -> None:
         """In addition, require that there is no momentum."""
         super().check_average()
-        require(
-            not self.server_momentum,
-            "a server that only averages keeps no momentum: set server-momentum to 0; got "
-            f"{self.server_momentum:g}",
-        )
+        if self.server_momentum:
+            raise SettingError(
+                "a server that only averages keeps no momentum: set server-momentum to 0; got "
+                f"{self.server_momentum:g}"
+            )

@@ -38,7 +38,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch
 from ..problems.regularisers import Zero, prox_each
@@ -92,8 +92,8 @@ class FedMiD(ProximalSteps):
     def check_sum(self, steps: int) -> None:
         """Require in addition that no noise passes through a prox."""
         super().check_sum(steps)
-        require(
-            self.privacy == "public-state" or isinstance(self.regulariser, Zero),
-            "trust sum needs privacy public-state, or regulariser none, because the sites' noise does not add up "
-            f"behind a prox in the local steps; got privacy {self.privacy} with {type(self.regulariser).__name__}",
-        )
+        if self.privacy != "public-state" and not isinstance(self.regulariser, Zero):
+            raise SettingError(
+                "trust sum needs privacy public-state, or regulariser none, because the sites' noise does not add up "
+                f"behind a prox in the local steps; got privacy {self.privacy} with {type(self.regulariser).__name__}"
+            )

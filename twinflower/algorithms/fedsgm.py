@@ -58,7 +58,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..work import LocalWork, Report, no_noise
 from .algorithm import to_nodes
 from .averaging import mean_over_clients, unbiased_mean
@@ -142,11 +142,11 @@ class FedSGM(Switching, Echoed):
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x = w = start and s = 0."""
         clients, none = num_clients if self.follows else 0, np.zeros(start.shape[:-1], start.dtype)
-        require(
-            start.nbytes * clients < 2**32,
-            f"a sparsified downlink of fedsgm keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: set "
-            "downlink-ratio to 1",
-        )
+        if not start.nbytes * clients < 2**32:
+            raise SettingError(
+                f"a sparsified downlink of fedsgm keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: set "
+                "downlink-ratio to 1"
+            )
         followed = np.repeat(start[..., None, :], clients, axis=-2)
         heard = nobody_heard(start, num_clients)
         return Server(start, start, none, none, none.astype(np.int64), followed, heard, key)

@@ -26,7 +26,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.release import Rounding
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
@@ -71,12 +71,13 @@ class LDPPrimalDual(UnequalRounds, Dense):
     def check_sum(self, steps: int) -> None:
         """Require gamma = 1: then x is the prox of the mean for every client, and the duals sum to 0 in the server's
         sum."""
-        require(self.privacy == "public-state", f"trust sum needs privacy public-state; got {self.privacy}")
-        require(
-            self.step_size == 1,
-            "trust sum needs step-size 1 with ldp-primal-dual: with any other, gradients are taken at points that only "
-            f"the sites know; got {self.step_size:g}",
-        )
+        if self.privacy != "public-state":
+            raise SettingError(f"trust sum needs privacy public-state; got {self.privacy}")
+        if self.step_size != 1:
+            raise SettingError(
+                "trust sum needs step-size 1 with ldp-primal-dual: with any other, gradients are taken at points "
+                f"that only the sites know; got {self.step_size:g}"
+            )
 
     def init_client(self, start: Array) -> State:
         """Start as if the start had been sent, with Lambda = 0."""

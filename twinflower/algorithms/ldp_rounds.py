@@ -60,10 +60,10 @@ class UnequalRounds(Algorithm):
     def __post_init__(self) -> None:
         check_settings(self)
         check_mode(self)
-        require(
-            (self.allocation == "shares") == bool(self.shares),
-            f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'",
-        )
+        if (self.allocation == "shares") != bool(self.shares):
+            raise SettingError(
+                f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'"
+            )
         read_shares(self.shares)
 
     @cached_property

@@ -35,7 +35,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import SettingError, require
+from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import Setting, at_least
 from ..work import LocalWork, Report
@@ -72,15 +72,15 @@ class MRMTL(LocalMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_pull("mean-pull", self.mean_pull, self.step_size)
-        require(
-            isinstance(self.regulariser, Zero),
-            f"mr-mtl has no regulariser; got {type(self.regulariser).__name__}: set regulariser.name to none",
-        )
-        require(
-            self.uplink_ratio == 1,
-            "mr-mtl needs uplink-ratio 1, because the server keeps every client's whole model; got "
-            f"{self.uplink_ratio:g}",
-        )
+        if not isinstance(self.regulariser, Zero):
+            raise SettingError(
+                f"mr-mtl has no regulariser; got {type(self.regulariser).__name__}: set regulariser.name to none"
+            )
+        if self.uplink_ratio != 1:
+            raise SettingError(
+                "mr-mtl needs uplink-ratio 1, because the server keeps every client's whole model; got "
+                f"{self.uplink_ratio:g}"
+            )
 
     @property
     def pull(self) -> float:

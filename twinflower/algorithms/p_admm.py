@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import RunError, require
+from ..errors import RunError, SettingError
 from ..privacy.release import Rounding
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
@@ -45,22 +45,22 @@ class PADMM(NetworkedADMM, GrowingBudget):
         """Raise SettingError for a non-smooth loss, for a private run without a public bound on the norm of rows, or if
         rho is so small that the local problem would take too many steps."""
         smooth = isinstance(objective, LinearModel) and np.isfinite(objective.loss.curvature_bound)
-        require(
-            smooth and objective.convex,
-            f"{self.name} needs a smooth and convex loss: choose another objective, or algorithm zcdp-nfl",
-        )
+        if not (smooth and objective.convex):
+            raise SettingError(
+                f"{self.name} needs a smooth and convex loss: choose another objective, or algorithm zcdp-nfl"
+            )
         public = self.info.row_norm
-        require(
-            self.privacy == "none" or public > 0,
-            f"a private {self.name} needs a public bound on the norm of rows: set row-norm above 0",
-        )
+        if self.privacy != "none" and not public > 0:
+            raise SettingError(
+                f"a private {self.name} needs a public bound on the norm of rows: set row-norm above 0"
+            )
         if public:
             steps = int(_steps(2 * self.rho, _smoothness(objective, public, 2 * self.rho)))
-            require(
-                steps <= _MOST_STEPS,
-                f"rho = {self.rho:g} is too small for {self.name} here: a local problem would take {steps:,} steps, "
-                f"and {_MOST_STEPS:,} are allowed",
-            )
+            if not steps <= _MOST_STEPS:
+                raise SettingError(
+                    f"rho = {self.rho:g} is too small for {self.name} here: a local problem would take {steps:,} "
+                    f"steps, and {_MOST_STEPS:,} are allowed"
+                )
 
     def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
         """The argmin, by Nesterov's method from own, with enough steps to be exact to rounding."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.accountant import classical_noise_multiplier
 from ..privacy.load import Load, Participation
 from ..privacy.plan import Plan, Target
@@ -87,10 +87,10 @@ def published_epsilon(total: float, c0: float, q: float, p: float, rounds: int) 
     Li 2023 (20), Li 2024 (36); q = Q b / m is the share of data used, p = K/N. The papers do not specify c0, and the
     formula is not a guarantee. Raises SettingError for q >= 1, where it is not defined.
     """
-    require(
-        0 < q < 1,
-        f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower local.max-steps",
-    )
+    if not 0 < q < 1:
+        raise SettingError(
+            f"the papers' budget needs a share of data Q b / m below 1; got {q:g}: lower local.max-steps"
+        )
     return total / (c0 * q * q * math.sqrt(p * rounds / (1 - q)))
 
 

@@ -167,7 +167,10 @@ class Relayed(Dense):
     def check_subgradients(self) -> None:
         """Raise SettingError for a regulariser without subgradients."""
         known = isinstance(self.regulariser, Subdifferentiable)
-        require(known, f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1")
+        if not known:
+            raise SettingError(
+                f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1"
+            )
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """One noisy model, with the round's share of the budget. Raises SettingError for a round that was not planned.

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError
 from ..problems.regularisers import Subdifferentiable, Zero, prox_each
 from ..settings import Setting, one_of
 from ..work import LocalWork
@@ -47,17 +47,17 @@ class ServerProx(LocalMethod):
 
     def _check_subgradients(self) -> None:
         h = type(self.regulariser).__name__
-        require(
-            isinstance(self.regulariser, Subdifferentiable),
-            f"composite local-subgradient needs a regulariser that is finite everywhere (none, l1, elastic-net, "
-            f"group-l1); got {h}, which holds an indicator: use composite server-prox",
-        )
-        require(
-            self.privacy != "public-state" or isinstance(self.regulariser, Zero),
-            f"composite must be server-prox with privacy public-state; got local-subgradient with {h}: a step "
-            "along subgradients is not Lipschitz, so no useful bound on one record's influence holds: use "
-            "server-prox, or privacy gradient",
-        )
+        if not isinstance(self.regulariser, Subdifferentiable):
+            raise SettingError(
+                f"composite local-subgradient needs a regulariser that is finite everywhere (none, l1, elastic-net, "
+                f"group-l1); got {h}, which holds an indicator: use composite server-prox"
+            )
+        if self.privacy == "public-state" and not isinstance(self.regulariser, Zero):
+            raise SettingError(
+                f"composite must be server-prox with privacy public-state; got local-subgradient with {h}: a step "
+                "along subgradients is not Lipschitz, so no useful bound on one record's influence holds: use "
+                "server-prox, or privacy gradient"
+            )
 
     def descend(self, work: LocalWork, x0: Array, shift: Array | float) -> LocalEnd:
         """The shared local loop from x0, with subgradients of h if composite is "local-subgradient"."""

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.release import Release, Rounding, gradient_release
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds, RowLosses
@@ -85,7 +85,8 @@ class SSCA(Surrogates):
 
     def check_sum(self, steps: int) -> None:
         """Require noisy gradients; they are taken at the broadcast point, and clients keep nothing."""
-        require(self.privacy == "gradient", f"trust sum needs privacy gradient; got {self.privacy}")
+        if self.privacy != "gradient":
+            raise SettingError(f"trust sum needs privacy gradient; got {self.privacy}")
 
     def linearised(self, x: Array, g: Array) -> Array:
         """The contribution of a gradient g at x to S (..., d)."""

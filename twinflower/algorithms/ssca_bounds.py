@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 from ..arrays import Array
-from ..errors import require
+from ..errors import SettingError, require
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
 from ..problems.constraints import groups_of_a_record, read_penalties
@@ -44,11 +44,11 @@ class CostBounds(Surrogates, BoundedLosses):
         super().__post_init__()
         require(isinstance(self.regulariser, Zero), "ssca-constrained minimises ||x||^2: set regulariser to none")
         literal = [c.name for c in self.bounded] == ["cost"]
-        require(
-            self.surrogate == "exact" or literal,
-            f"surrogate = literal supports only one constraint, a bound on the cost; got constraints "
-            f"'{self.constraints}': use surrogate = exact",
-        )
+        if self.surrogate != "exact" and not literal:
+            raise SettingError(
+                f"surrogate = literal supports only one constraint, a bound on the cost; got constraints "
+                f"'{self.constraints}': use surrogate = exact"
+            )
         read_penalties(self.penalties)
         self.check_clip(self.privacy != "none")
 

@@ -135,7 +135,8 @@ def _fetch(source: Source, openml_name: str, version: int) -> Any:
             parser="liac-arff",  # slow (a minute or so for MNIST), but the other parser needs pandas
         )
     rows, expected = len(bunch.data), sum(PUBLISHED_ROWS[source.name])
-    expect(rows == expected, f"{source.name}: OpenML must deliver {expected} rows; got {rows}")
+    if rows != expected:
+        raise DataError(f"{source.name}: OpenML must deliver {expected} rows; got {rows}")
     return bunch
 
 
@@ -157,8 +158,10 @@ def _mnist_part(source: Source, part: str) -> tuple[NDArray[Any], Labels]:
     )
     images, labels = read_idx(images_file, (_SIDE, _SIDE)), read_idx(labels_file, ())
     expected = f"{labels_file} must have {len(images)} labels, one for each image of {images_file}"
-    expect(len(images) == len(labels), f"{expected}; got {len(labels)}")
-    expect(labels.max() < 10, f"{labels_file} must hold labels from 0 to 9; got {labels.max()}")
+    if len(images) != len(labels):
+        raise DataError(f"{expected}; got {len(labels)}")
+    if not labels.max() < 10:
+        raise DataError(f"{labels_file} must hold labels from 0 to 9; got {labels.max()}")
     return images.reshape(len(images), -1), labels.astype(np.int64)
 
 
@@ -257,7 +260,8 @@ def _number(where: str, name: str, row: int, text: str) -> float:
         value = decimal(text)
     except ValueError:
         value = np.nan
-    expect(isfinite(value), f"{where} must have a finite number for {name}; row {row} has {text!r}")
+    if not isfinite(value):
+        raise DataError(f"{where} must have a finite number for {name}; row {row} has {text!r}")
     return value
 
 
@@ -285,7 +289,8 @@ def adult_openml(source: Source) -> Dataset:
     rows = list(zip(*texts, bunch.target, strict=True))
     num_test = PUBLISHED_ROWS["adult"][1]
     in_order = float(rows[num_test][2]) == 77516  # fnlwgt of the first row of UCI's adult.data
-    expect(in_order, f"{source.name}: OpenML must deliver the test rows before the training rows")
+    if not in_order:
+        raise DataError(f"{source.name}: OpenML must deliver the test rows before the training rows")
     test, train = (_adult_table("OpenML's adult", part) for part in (rows[:num_test], rows[num_test:]))
     return Dataset(source.name, *train, *test, num_classes=2, note="from OpenML", class_names=_ADULT_INCOMES)
 
@@ -312,9 +317,8 @@ def _libsvm_folders(source: Source) -> list[Path]:
 def libsvm_named(source: Source) -> Dataset:
     """The file in the name libsvm:FILE."""
     file = source.name.partition(":")[2]
-    expect(
-        file == Path(file).name, f"{source.name}: FILE must be the name of a file in data.dir, without a path"
-    )
+    if file != Path(file).name:
+        raise DataError(f"{source.name}: FILE must be the name of a file in data.dir, without a path")
     return libsvm(source, file)
 
 
@@ -353,7 +357,8 @@ def _classes(source: Source, labels: Labels) -> tuple[Labels, tuple[int, ...]]:
     values, classes = np.unique(labels, return_inverse=True)
     if len(values) > _MOST_CLASSES or np.any(values != np.rint(values)):
         return labels, ()
-    expect(len(values) > 1, f"{source.name}: labels must have at least two values; all are {values[0]:g}")
+    if not len(values) > 1:
+        raise DataError(f"{source.name}: labels must have at least two values; all are {values[0]:g}")
     return classes, tuple(map(int, values))
 
 
@@ -364,7 +369,8 @@ def a6a(source: Source) -> Dataset:
     path = find([*_libsvm_folders(source), Path(source.data_dir, "a9a")], "a6a", "a9a")
     [(features, labels)] = read_libsvm([path], num_features=123)
     expected = f"{path} must have more than {_A6A_ROWS} rows to stand in for a6a"
-    expect(len(labels) > _A6A_ROWS, f"{expected}; got {len(labels)}")
+    if not len(labels) > _A6A_ROWS:
+        raise DataError(f"{expected}; got {len(labels)}")
     first, rest = ((features[part], labels[part]) for part in (slice(_A6A_ROWS), slice(_A6A_ROWS, None)))
     note = f"no file a6a: the first {_A6A_ROWS} rows of a9a are its training rows, the others its test rows"
     return _joined(source, first, rest, note)

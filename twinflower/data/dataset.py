@@ -9,7 +9,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from ..arrays import DOUBLE, Index
-from ..errors import expect
+from ..errors import DataError
 from ..settings import Setting, at_least, between, one_of
 from .columns import Classes, Range
 from .features import ROW_SCALINGS, Deferred, finite
@@ -113,7 +113,8 @@ class Dataset:
         names = self.schema.label.names if self.schema and isinstance(self.schema.label, Classes) else ()
         object.__setattr__(self, "class_names", self.class_names or names or tuple(range(self.num_classes)))
         train, test = self.features.shape[1], self.test_features.shape[1]
-        expect(train == test, f"{self.name}: test_features must have {train} columns; got {test}")
+        if train != test:
+            raise DataError(f"{self.name}: test_features must have {train} columns; got {test}")
 
     def in_precision(self, dtype: np.dtype[Any]) -> "Dataset":
         """The data set with numbers of this type; the same object if they are of this type already."""
@@ -130,14 +131,19 @@ class Dataset:
 def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
     """DataError unless the arrays are valid; `where` is the prefix of their names, such as 'mnist: test_'."""
     tabular = features.ndim == 2 and features.size > 0
-    expect(tabular, f"{where}features must have rows and columns; got shape {features.shape}")
+    if not tabular:
+        raise DataError(f"{where}features must have rows and columns; got shape {features.shape}")
     shape = features.shape[:1]
-    expect(labels.shape == shape, f"{where}labels must have shape {shape}; got {labels.shape}")
-    expect(finite(features), f"{where}features must be finite; there is NaN or infinity")
-    expect(finite(labels), f"{where}labels must be finite; there is NaN or infinity")
+    if labels.shape != shape:
+        raise DataError(f"{where}labels must have shape {shape}; got {labels.shape}")
+    if not finite(features):
+        raise DataError(f"{where}features must be finite; there is NaN or infinity")
+    if not finite(labels):
+        raise DataError(f"{where}labels must be finite; there is NaN or infinity")
     if num_classes:
         in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
-        expect(in_range, f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
+        if not in_range:
+            raise DataError(f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
 
 
 def held_out(

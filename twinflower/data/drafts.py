@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..decimals import decimal, is_decimal, may_be_code
-from ..errors import DataError, expect
+from ..errors import DataError
 from ..settings import LARGEST, alike
 from .columns import (
     CENSORED,
@@ -94,10 +94,10 @@ def _read(file: Path) -> Table:
     uneven: dict[int, str] = {}
     header, pieces = opened(file, (dialect or PLAIN)._replace(decimal="."), uneven)  # cells as they are
     check_names(file, header)
-    expect(
-        len(header) > 1 or not dialect,
-        f"{file} has one column, {header[0]!r}: fields must be separated by {', '.join(DELIMITERS.values())}",
-    )
+    if not len(header) > 1 and dialect:
+        raise DataError(
+            f"{file} has one column, {header[0]!r}: fields must be separated by {', '.join(DELIMITERS.values())}"
+        )
     found: Counts = {name: Counter() for name in header}
     thousands: Counts = {name: Counter() for name in header}
     nested = nested_columns(file)  # which the draft ignores, as they have no texts
@@ -109,8 +109,10 @@ def _read(file: Path) -> Table:
                 own = list(map(with_point, own))
             found[name].update(texts(own))
     some = any(found.values())
-    expect(some or not uneven, "".join(f"{file}, row {row} {text}" for row, text in list(uneven.items())[:1]))
-    expect(some, f"{file} has a header and no rows")
+    if not some and uneven:
+        raise DataError("".join(f"{file}, row {row} {text}" for row, text in list(uneven.items())[:1]))
+    if not some:
+        raise DataError(f"{file} has a header and no rows")
     return Table(file, dialect, found, tuple(uneven), thousands)
 
 
@@ -131,11 +133,11 @@ def draft(
     label = label or list(tables[0].columns)[-1]
     files = ", ".join(str(table.file) for table in tables)
     outcome = [label, *filter(None, [event, weight])]
-    expect(
-        weight not in outcome[:-1], f"column '{weight}' cannot be both the weight and the label or the event"
-    )
+    if weight in outcome[:-1]:
+        raise DataError(f"column '{weight}' cannot be both the weight and the label or the event")
     for own in outcome:
-        expect(own in names, f"there is no column '{own}' in {files}{alike(own, names)}")
+        if own not in names:
+            raise DataError(f"there is no column '{own}' in {files}{alike(own, names)}")
     absent, ways = Counter([""]), tables[0].written
     seen = {name: Seen.of(table.columns.get(name, absent) for table in tables) for name in names}
     columns = [seen[name].column(name, ways.get(name)) for name in names if name not in outcome]
@@ -207,11 +209,11 @@ class Seen:
 
     def label(self, name: str) -> Classes | Target:
         """The label in the draft; DataError if the column cannot be a label."""
-        expect(
-            len(self.texts) > 1 or not self.texts,
-            f"column '{name}' cannot be the label: all of its values are {next(iter(self.texts), '')!r}; add a table "
-            "that has others, or choose another column with --label",
-        )
+        if not len(self.texts) > 1 and self.texts:
+            raise DataError(
+                f"column '{name}' cannot be the label: all of its values are {next(iter(self.texts), '')!r}; add a "
+                "table that has others, or choose another column with --label"
+            )
         if self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
             names, values = self._grouped()
             if len(names) == 2 and is_event(names[0]) and is_event(names[1]) is False:
@@ -226,15 +228,17 @@ class Seen:
         """The label in the draft if the column has times and another one, which was seen to have these values, events;
         DataError if they cannot be that."""
         later = [number for number in self.numbers if number > 0]
-        expect(self.numeric and bool(later), f"column '{name}' cannot be the time: it has no numbers above 0")
-        expect(name != event, f"column '{name}' cannot be both the time and the event")
+        if not (self.numeric and bool(later)):
+            raise DataError(f"column '{name}' cannot be the time: it has no numbers above 0")
+        if name == event:
+            raise DataError(f"column '{name}' cannot be both the time and the event")
         usual = [*HAPPENED, *CENSORED]
         values = usual if set(seen.texts) <= set(usual) else seen._ordered()
         sides = events(event, values)
-        expect(
-            sides is not None or len(values) in (2, len(usual)),
-            f"column '{event}' cannot be the event: it must have two values; got {len(values)}",
-        )
+        if sides is None and len(values) not in (2, len(usual)):
+            raise DataError(
+                f"column '{event}' cannot be the event: it must have two values; got {len(values)}"
+            )
         happened, censored = sides or ([], seen._ordered())  # a question, see `schema_file`
         times = spanned(later)
         times = replace(times, low=times.low if times.low > 0 else min(later))
@@ -243,7 +247,8 @@ class Seen:
     def weight(self, name: str) -> Weight:
         """The weights in the draft if the column has them; DataError if it cannot."""
         fine = self.numeric and min(self.numbers) >= 0
-        expect(fine, f"column '{name}' cannot be the weight: it must have numbers from 0 on")
+        if not fine:
+            raise DataError(f"column '{name}' cannot be the weight: it must have numbers from 0 on")
         found = spanned(self.numbers)
         return Weight(name, replace(found, low=max(found.low, 0.0)))
 

@@ -36,7 +36,8 @@ def _partition(parts: list[Any]) -> Partition:
     )
     rows = [np.array(part[_ROW], dtype=np.int64) for part in parts]
     empty = [i for i, own in enumerate(rows) if not len(own)]
-    require(not empty, f"the partitioner leaves client {empty[0] if empty else 0} without rows")
+    if empty:
+        raise SettingError(f"the partitioner leaves client {empty[0] if empty else 0} without rows")
     together = np.concatenate(rows)
     require(len(np.unique(together)) == len(together), "the partitioner gives a row to two clients")
     return Partition.grouped(rows)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from ..errors import require
+from ..errors import SettingError, require
 
 Ints = NDArray[np.int64]
 
@@ -51,14 +51,15 @@ def label_counts(class_rows: Ints, clients: int, draw: Generator, k: int, wanted
 def _held_labels(class_rows: Ints, clients: int, draw: Generator, k: int) -> NDArray[np.bool_]:
     """A mask (N, C) of the labels that each client holds, k per client; SettingError if this is impossible."""
     present = int(np.count_nonzero(class_rows))
-    require(
-        1 <= k <= present,
-        f"partition.labels-per-client must be in 1..{present}, the number of classes; got {k}",
-    )
+    if not 1 <= k <= present:
+        raise SettingError(
+            f"partition.labels-per-client must be in 1..{present}, the number of classes; got {k}"
+        )
     high = np.minimum(class_rows, clients)
     enough = high.sum() >= clients * k
     text = f"clients.count must be lower for {k} labels each: the classes' rows do not suffice"
-    require(enough, f"{text}; got {clients}")
+    if not enough:
+        raise SettingError(f"{text}; got {clients}")
     low = np.minimum(high, 1 if clients * k >= present else 0)
     return _draw_labels(apportion(class_rows, clients * k, low, high), clients, k, draw)
 

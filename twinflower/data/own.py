@@ -6,7 +6,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ..errors import DataError, expect
+from ..errors import DataError
 from ..settings import LARGEST, Setting, at_least
 from .dataset import OWN, Bias, RangeShare, RowNorm, RowScaling, SchemaDigest, SchemaFile, Table, check_rows
 from .features import EACH, completed
@@ -51,19 +51,19 @@ def load_own(
         return np.empty((0, num_features + bias)), np.zeros(0, dtype=int if num_classes else float)
     file = Path(path).expanduser()
     features, labels = _own_arrays(file) if file.suffix == ".npz" else _own_libsvm(file, num_features)
-    expect(
-        features.ndim == 2,
-        f"{file}: features must be two-dimensional (rows, columns); got shape {features.shape}",
-    )
+    if features.ndim != 2:
+        raise DataError(
+            f"{file}: features must be two-dimensional (rows, columns); got shape {features.shape}"
+        )
     columns = features.shape[1]
-    expect(columns == num_features, f"{file} must have {num_features} features; it has {columns}")
+    if columns != num_features:
+        raise DataError(f"{file} must have {num_features} features; it has {columns}")
     if num_classes and np.all(labels == np.rint(labels)):
         labels = labels.astype(np.int64)
     check_rows(f"{file}: ", features, labels, num_classes)
     largest = float(np.abs(features).max(initial=0.0))  # with row_norm, too: it differs between runs
-    expect(
-        largest <= LARGEST, f"{file} must have features of at most {LARGEST:g} in size; one has {largest:g}"
-    )
+    if not largest <= LARGEST:
+        raise DataError(f"{file} must have features of at most {LARGEST:g} in size; one has {largest:g}")
     return completed(features, bias, row_norm), labels
 
 
@@ -82,5 +82,8 @@ def _own_arrays(file: Path) -> Table:
     expected = f"{file} must be an .npz file with arrays features and labels"
     features, labels = read_arrays(file, expected, ("features", "labels")).values()
     numeric = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
-    expect(numeric, f"{file}: features and labels must be numbers; got {features.dtype} and {labels.dtype}")
+    if not numeric:
+        raise DataError(
+            f"{file}: features and labels must be numbers; got {features.dtype} and {labels.dtype}"
+        )
     return features, labels

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import require
+from ..errors import SettingError, require
 from ..randomness import stream
 from ..settings import check_settings, make
 from .partitioners import PARTITIONERS, Ints, Method, Task
@@ -44,7 +44,8 @@ class Partition:
     def of(self, client: int) -> Ints:
         """Row numbers of one client, as a view; SettingError for an unknown client."""
         last = self.num_clients - 1
-        require(0 <= client <= last, f"client must be in 0..{last}; got {client}")
+        if not 0 <= client <= last:
+            raise SettingError(f"client must be in 0..{last}; got {client}")
         return self.rows[self.offsets[client] : self.offsets[client + 1]]
 
 
@@ -201,20 +202,21 @@ def divide(
 
 def _check(labels: NDArray[Any], num_clients: int, method: Method) -> None:
     rows = len(labels)
-    require(labels.ndim == 1 and rows > 0, f"labels must have shape (rows,), rows > 0; got {labels.shape}")
-    require(
-        1 <= num_clients <= rows,
-        f"clients.count must be in 1..{rows}, the rows or their groups; got {num_clients}",
-    )
+    if not (labels.ndim == 1 and rows > 0):
+        raise SettingError(f"labels must have shape (rows,), rows > 0; got {labels.shape}")
+    if not 1 <= num_clients <= rows:
+        raise SettingError(f"clients.count must be in 1..{rows}, the rows or their groups; got {num_clients}")
     check_settings(method)
 
 
 def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
     blind = ", ".join(name for name, entry in PARTITIONERS.items() if not entry.by_class)
-    require(labels.dtype.kind in "iu", f"partition {method!r} needs class labels; for regression use {blind}")
+    if labels.dtype.kind not in "iu":
+        raise SettingError(f"partition {method!r} needs class labels; for regression use {blind}")
     top = num_classes or int(labels.max()) + 1
     in_range = labels.min() >= 0 and labels.max() < top
-    require(in_range, f"labels must be in 0..{top - 1}; got {labels.min()} to {labels.max()}")
+    if not in_range:
+        raise SettingError(f"labels must be in 0..{top - 1}; got {labels.min()} to {labels.max()}")
     return labels.astype(np.int64)
 
 

@@ -114,11 +114,13 @@ class OneClass(Method):
         rows, wanted = task.class_rows, self.samples_per_client
         present = int(np.count_nonzero(rows))
         text = f"clients.count must be at least {present}, one for each class, for 'one-class'"
-        require(task.num_clients >= present, f"{text}; got {task.num_clients}")
+        if not task.num_clients >= present:
+            raise SettingError(f"{text}; got {task.num_clients}")
         high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
         enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
         text = "partition.samples-per-client must be lower, or clients.count: classes have too few rows for 'one-class'"
-        require(enough, f"{text}; got {wanted}")
+        if not enough:
+            raise SettingError(f"{text}; got {wanted}")
         clients = apportion(rows, task.num_clients, low, high)
         held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
         counts = np.zeros((task.num_clients, len(rows)), np.int64)
@@ -148,10 +150,10 @@ class Mixed(Method):
         """Counts (N, C): `iid_rows` random rows for every client, and further rows of label i mod C for client i."""
         clients, left, share = task.num_clients, task.class_rows.copy(), self.iid_rows
         enough = 0 <= share * clients <= left.sum()
-        require(
-            enough,
-            f"partition.iid-rows must be in 0..{left.sum() // clients} for {clients} clients; got {share}",
-        )
+        if not enough:
+            raise SettingError(
+                f"partition.iid-rows must be in 0..{left.sum() // clients} for {clients} clients; got {share}"
+            )
         counts = np.zeros((clients, len(left)), np.int64)
         for mine in counts:
             mine += task.draw.multivariate_hypergeometric(left, share)
@@ -215,16 +217,14 @@ class Sizes(Method):
         """The given sizes as counts (N, 1); SettingError unless they fit the clients and rows."""
         sizes, rows = np.asarray(self.numbers), task.class_rows.sum()
         right = sizes.shape == (task.num_clients,)
-        require(
-            right,
-            f"partition.sizes must be {task.num_clients} whole numbers, one per client; got {len(sizes)}",
-        )
-        require(
-            sizes.min() >= 1, f"partition.sizes must be at least 1, or drop the client; got {sizes.min()}"
-        )
-        require(
-            sizes.sum() <= rows, f"partition.sizes must add up to at most {rows}, the rows; got {sizes.sum()}"
-        )
+        if not right:
+            raise SettingError(
+                f"partition.sizes must be {task.num_clients} whole numbers, one per client; got {len(sizes)}"
+            )
+        if not sizes.min() >= 1:
+            raise SettingError(f"partition.sizes must be at least 1, or drop the client; got {sizes.min()}")
+        if not sizes.sum() <= rows:
+            raise SettingError(f"partition.sizes must add up to at most {rows}, the rows; got {sizes.sum()}")
         return sizes.astype(np.int64)[:, None]
 
     @property
@@ -238,9 +238,8 @@ class Sizes(Method):
                 f"partition.sizes must be comma-separated whole numbers; got '{self.sizes}'"
             ) from None
         total = sum(map(abs, sizes))
-        require(
-            total <= _MOST_ROWS, f"partition.sizes must add up to at most {_MOST_ROWS:,} rows; got {total:,}"
-        )
+        if not total <= _MOST_ROWS:
+            raise SettingError(f"partition.sizes must add up to at most {_MOST_ROWS:,} rows; got {total:,}")
         return sizes
 
 

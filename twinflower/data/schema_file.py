@@ -73,14 +73,16 @@ def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
     """The schema of a nested dictionary with the structure of a schema's file; DataError for an invalid one."""
     _check_keys("", document, _KEYS)
     version, group = document.get("version", VERSION), document.get("group", "")
-    expect(version == VERSION, f"version must be {VERSION}; got {version!r}")
+    if version != VERSION:
+        raise DataError(f"version must be {VERSION}; got {version!r}")
     tables = document.get("columns", {})
     expect(isinstance(tables, dict) and bool(tables), "needs a table [columns] with at least one column")
     columns = tuple(_column(name, table) for name, table in tables.items())
     label = _label(document.get("label"))
     ignored = _texts("ignore", document.get("ignore", []))
     missing = _texts("missing-values", document.get("missing-values", list(MISSING_TEXTS)))
-    expect(isinstance(group, str), f"group must be the name of a column; got {group!r}")
+    if not isinstance(group, str):
+        raise DataError(f"group must be the name of a column; got {group!r}")
     schema = Schema(columns, label, ignored, missing, source, group, _dialect(document), _weight(document))
     schema = replace(schema, sites=_sites(document.get("sites", {}), numeric_columns(schema)))
     _check_distinct("columns, label, ignore, group and weight", [*schema.used, *ignored])
@@ -93,44 +95,49 @@ def _weight(document: Mapping[str, Any]) -> Weight | None:
         return None
     expect("weight" in document and "weight-range" in document, "weight and weight-range belong together")
     column, own = document["weight"], document["weight-range"]
-    expect(isinstance(column, str) and bool(column), f"weight must be the name of a column; got {column!r}")
+    if not (isinstance(column, str) and bool(column)):
+        raise DataError(f"weight must be the name of a column; got {column!r}")
     expect(own != PRIVATE, "weight-range must be public, [low, high]; it has no counts")
     found = _range("weight-range", own)
-    expect(found.low >= 0, f"weight-range must be within 0 and {LARGEST:g}; got {own!r}")
+    if not found.low >= 0:
+        raise DataError(f"weight-range must be within 0 and {LARGEST:g}; got {own!r}")
     return Weight(column, found)
 
 
 def _dialect(document: Mapping[str, Any]) -> Dialect:
     found = Dialect(**{key: document[key] for key in Dialect._fields if key in document})
     for key, own, known in zip(Dialect._fields, found, (DELIMITERS, DECIMALS), strict=True):
-        expect(own in tuple(known), f"{key} must be one of {' '.join(map(_toml, known))}; got {own!r}")
+        if own not in tuple(known):
+            raise DataError(f"{key} must be one of {' '.join(map(_toml, known))}; got {own!r}")
     return found
 
 
 def _column(name: str, table: Any) -> Column:
     place = f"column '{name}'"
-    expect(isinstance(table, dict), f"{place} must be a table such as {{ range = [0, 1] }}; got {table!r}")
+    if not isinstance(table, dict):
+        raise DataError(f"{place} must be a table such as {{ range = [0, 1] }}; got {table!r}")
     written = ("unit", *LIMITS)
     _check_keys(place, table, ("range", "categories", "missing", *written))
-    expect(name == name.strip() != "", f"{place} must have a name without spaces around it")
-    expect(("range" in table) != ("categories" in table), f"{place} needs either range or categories")
+    if not name == name.strip() != "":
+        raise DataError(f"{place} must have a name without spaces around it")
+    if ("range" in table) == ("categories" in table):
+        raise DataError(f"{place} needs either range or categories")
     missing = table.get("missing", REFUSE)
-    expect(
-        missing in MISSING,
-        f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}{alike(missing, MISSING)}",
-    )
+    if missing not in MISSING:
+        raise DataError(
+            f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}{alike(missing, MISSING)}"
+        )
     unit, below, above = (table.get(key, "") for key in written)
-    expect(
-        isinstance(unit, str) and unit == unit.strip(),
-        f"{place}: unit must be a text such as kg; got {unit!r}",
-    )
+    if not (isinstance(unit, str) and unit == unit.strip()):
+        raise DataError(f"{place}: unit must be a text such as kg; got {unit!r}")
     for key, known in LIMITS.items():
         text = f"{place}: {key} must be one of {', '.join(known)}; got {table.get(key)!r}"
         expect(table.get(key, LIMIT) in known, text)
     if "range" in table:
         range_ = None if table["range"] == PRIVATE else _range(place, table["range"])
         return Number(name, range_, missing, unit, below, above)
-    expect(not any(key in table for key in written), f"{place}: {', '.join(written)} belong to a range")
+    if any(key in table for key in written):
+        raise DataError(f"{place}: {', '.join(written)} belong to a range")
     names, values = _named_values(place, "category", "categories", table["categories"])
     return Category(name, names, missing, values if isinstance(table["categories"], dict) else ())
 
@@ -150,14 +157,14 @@ def _named_values(
 def _sites(given: Any, numeric: Collection[str]) -> dict[str, dict[str, Scale]]:
     place = "sites"
     good = isinstance(given, dict) and all(isinstance(own, dict) for own in given.values())
-    expect(
-        good, f'{place} must be a table such as "site-2.csv" = {{ dose = {{ scale = 10 }} }}; got {given!r}'
-    )
+    if not good:
+        raise DataError(
+            f'{place} must be a table such as "site-2.csv" = {{ dose = {{ scale = 10 }} }}; got {given!r}'
+        )
     for site, columns in given.items():
         for name in columns:
-            expect(
-                name in numeric, f"{place}: '{site}': '{name}' is no column of numbers{alike(name, numeric)}"
-            )
+            if name not in numeric:
+                raise DataError(f"{place}: '{site}': '{name}' is no column of numbers{alike(name, numeric)}")
     return {
         site: {name: _scale(f"{place}: '{site}': column '{name}'", own) for name, own in columns.items()}
         for site, columns in given.items()
@@ -165,14 +172,17 @@ def _sites(given: Any, numeric: Collection[str]) -> dict[str, dict[str, Scale]]:
 
 
 def _scale(place: str, given: Any) -> Scale:
-    expect(isinstance(given, dict) and bool(given), f"{place} must have scale, offset or both; got {given!r}")
+    if not (isinstance(given, dict) and bool(given)):
+        raise DataError(f"{place} must have scale, offset or both; got {given!r}")
     _check_keys(place, given, Scale._fields)
     good = all(type(own) in (int, float) and moderate(own) for own in given.values())
-    expect(
-        good, f"{place}: scale and offset must be numbers, 0 or from 1e-100 to 1e100 in size; got {given!r}"
-    )
+    if not good:
+        raise DataError(
+            f"{place}: scale and offset must be numbers, 0 or from 1e-100 to 1e100 in size; got {given!r}"
+        )
     unit = Scale(**{key: float(own) for key, own in given.items()})
-    expect(unit.scale != 0, f"{place}: scale must not be 0")
+    if unit.scale == 0:
+        raise DataError(f"{place}: scale must not be 0")
     return unit
 
 
@@ -183,14 +193,17 @@ def _label(table: Any) -> Label:
     )
     _check_keys("label", table, ("column", *_KINDS, *(key for keys in _FURTHER.values() for key in keys)))
     column = table.get("column")
-    expect(isinstance(column, str) and bool(column), f"label needs the name of its column; got {column!r}")
-    expect(sum(kind in table for kind in _KINDS) == 1, f"label needs one of {', '.join(_KINDS)}")
+    if not (isinstance(column, str) and bool(column)):
+        raise DataError(f"label needs the name of its column; got {column!r}")
+    if sum(kind in table for kind in _KINDS) != 1:
+        raise DataError(f"label needs one of {', '.join(_KINDS)}")
     _check_distinct(
         "columns of the label", [column, *(table[key] for key in ("exposure", "event") if key in table)]
     )
     for kind, keys in _FURTHER.items():
         given = any(key in table for key in keys)
-        expect(kind in table or not given, f"label: {', '.join(keys[:-1])} and {keys[-1]} belong to {kind}")
+        if kind not in table and given:
+            raise DataError(f"label: {', '.join(keys[:-1])} and {keys[-1]} belong to {kind}")
     if "classes" in table:
         return _classes(column, table["classes"])
     if "counts" in table:
@@ -203,24 +216,27 @@ def _label(table: Any) -> Label:
 
 def _survival(column: str, table: Mapping[str, Any]) -> Survival:
     event = table.get("event", "")
-    expect(
-        isinstance(event, str) and event != "",
-        f"label: times need event, the name of the column that says whether the event happened; got {event!r}",
-    )
+    if not (isinstance(event, str) and event != ""):
+        raise DataError(
+            f"label: times need event, the name of the column that says whether the event happened; got {event!r}"
+        )
     expect(table["times"] != PRIVATE, "the times of a label must be public, [low, high]; they have no counts")
     times = _range("label: times", table["times"])
-    expect(
-        times.low > 0,
-        "label: times must be above 0, because shorter times, also 0, are moved to their lower end; got "
-        f"{table['times']!r}",
-    )
-    expect(
-        table.get("event-values") != [],
-        f"label: event-values is empty: move the value of column '{event}' that means the event there from "
-        "censored-values",
-    )
+    if not times.low > 0:
+        raise DataError(
+            "label: times must be above 0, because shorter times, also 0, are moved to their lower end; got "
+            f"{table['times']!r}"
+        )
+    if table.get("event-values") == []:
+        raise DataError(
+            f"label: event-values is empty: move the value of column '{event}' that means the event there from "
+            "censored-values"
+        )
     usual = "event-values" in table or events(event, [*HAPPENED, *CENSORED]) == (HAPPENED, CENSORED)
-    expect(usual, f"label: 1 may mean censored in column '{event}': write event-values and censored-values")
+    if not usual:
+        raise DataError(
+            f"label: 1 may mean censored in column '{event}': write event-values and censored-values"
+        )
     happened = _values("label: event-values", table.get("event-values", HAPPENED))
     others = [value for value in CENSORED if value not in happened]
     censored = _values("label: censored-values", table.get("censored-values", others))
@@ -230,11 +246,12 @@ def _survival(column: str, table: Mapping[str, Any]) -> Survival:
 
 def _counts(column: str, table: Mapping[str, Any]) -> Counts:
     most, exposure = table["counts"], table.get("exposure", "")
-    expect(
-        type(most) is int and 0 < most < _MOST_COUNT,
-        f"label: counts must be the largest count, a whole number from 1 to {_MOST_COUNT - 1}; got {most!r}",
-    )
-    expect(isinstance(exposure, str), f"label: exposure must be the name of a column; got {exposure!r}")
+    if not (type(most) is int and 0 < most < _MOST_COUNT):
+        raise DataError(
+            f"label: counts must be the largest count, a whole number from 1 to {_MOST_COUNT - 1}; got {most!r}"
+        )
+    if not isinstance(exposure, str):
+        raise DataError(f"label: exposure must be the name of a column; got {exposure!r}")
     expect(
         bool(exposure) == ("exposure-range" in table), "label: exposure and exposure-range belong together"
     )
@@ -242,9 +259,10 @@ def _counts(column: str, table: Mapping[str, Any]) -> Counts:
         return Counts(column, most)
     own = _range("label: exposure-range", table["exposure-range"])
     good = own.low > 0 and max(-math.log(own.low), math.log(own.high)) < FARTHEST
-    expect(
-        good, f"label: exposure-range must be within {math.exp(-FARTHEST):.1g} and {math.exp(FARTHEST):.1g}"
-    )
+    if not good:
+        raise DataError(
+            f"label: exposure-range must be within {math.exp(-FARTHEST):.1g} and {math.exp(FARTHEST):.1g}"
+        )
     return Counts(column, most, exposure, own)
 
 
@@ -252,7 +270,8 @@ def _classes(column: str, classes: Any) -> Classes:
     texts, values = _named_values("label", "class", "classes", classes)
     whole = isinstance(classes, list) and all(type(value) is int for value in classes)
     names: tuple[str | int, ...] = tuple(map(int, texts)) if whole else texts
-    expect(len(names) > 1, f"label needs at least two classes; got {len(names)}")
+    if not len(names) > 1:
+        raise DataError(f"label needs at least two classes; got {len(names)}")
     return Classes(column, names, values)
 
 
@@ -260,17 +279,18 @@ def _range(place: str, given: Any) -> Range:
     good = isinstance(given, list) and len(given) == 2 and all(type(v) in (int, float) for v in given)
     low, high = map(float, given) if good else (0.0, 0.0)
     good = -LARGEST <= low < high <= LARGEST and Range(low, high).half > 0
-    expect(
-        good,
-        f"{place}: range must be [low, high], two finite numbers with low < high; got {given!r}"
-        f"{alike(given, [PRIVATE])}",
-    )
+    if not good:
+        raise DataError(
+            f"{place}: range must be [low, high], two finite numbers with low < high; got {given!r}"
+            f"{alike(given, [PRIVATE])}"
+        )
     return Range(low, high)
 
 
 def _values(place: str, given: Any) -> tuple[str, ...]:
     good = isinstance(given, list) and bool(given) and all(isinstance(v, str | int | float) for v in given)
-    expect(good, f"{place} must be a list of texts or numbers; got {given!r}")
+    if not good:
+        raise DataError(f"{place} must be a list of texts or numbers; got {given!r}")
     texts = tuple(map(as_text, given))
     _check_distinct(place, texts)
     return texts
@@ -278,19 +298,22 @@ def _values(place: str, given: Any) -> tuple[str, ...]:
 
 def _texts(place: str, given: Any) -> tuple[str, ...]:
     good = isinstance(given, list) and all(isinstance(value, str) for value in given)
-    expect(good, f"{place} must be a list of texts; got {given!r}")
+    if not good:
+        raise DataError(f"{place} must be a list of texts; got {given!r}")
     return tuple(given)
 
 
 def _check_distinct(place: str, words: Sequence[str]) -> None:
     twice = [word for word, count in Counter(words).items() if count > 1]
-    expect(not twice, f"{place} must differ; '{twice[0] if twice else ''}' is there twice")
+    if twice:
+        raise DataError(f"{place} must differ; '{twice[0]}' is there twice")
 
 
 def _check_keys(place: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
     prefix = f"{place}: " if place else ""
     for key in table:
-        expect(key in known, f"{prefix}there is no key '{key}'; {nearest(key, known)}")
+        if key not in known:
+            raise DataError(f"{prefix}there is no key '{key}'; {nearest(key, known)}")
 
 
 # ----------------------------------------------------------------------------------------- writing

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from ..arrays import DOUBLE
-from ..errors import DataError, require
+from ..errors import DataError, SettingError
 from ..settings import Setting
 from . import builtin
 from .builtin import LIBSVM, PUBLISHED_ROWS, Loader, Source
@@ -133,8 +133,10 @@ def load_dataset(
 
     Raises `DataError` for an unknown name or a missing or damaged file, and `SettingError` for invalid options.
     """
-    require(0 <= row_norm < np.inf, f"data.row-norm must be a number from 0 (off); got {row_norm}")
-    require(0 < test_fraction < 1, f"test-fraction must be in (0, 1); got {test_fraction}")
+    if not 0 <= row_norm < np.inf:
+        raise SettingError(f"data.row-norm must be a number from 0 (off); got {row_norm}")
+    if not 0 < test_fraction < 1:
+        raise SettingError(f"test-fraction must be in (0, 1); got {test_fraction}")
     entry = DATASETS.get(LIBSVM if name.startswith("libsvm:") and name != "libsvm:" else name)
     if entry is None:
         raise DataError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import DOUBLE
 from ..decimals import decimal
-from ..errors import DataError, SettingError, expect, require
+from ..errors import DataError, SettingError
 from ..randomness import stream
 from ..settings import FRACTION, Setting, alike
 from .dataset import (
@@ -74,11 +74,11 @@ class TableData:
 def schema_of(data: TableData | OwnData) -> Schema:
     """The schema in data.schema; SettingError if data.schema-digest is set and differs from its digest."""
     schema = read_schema(data.schema)
-    require(
-        data.schema_digest in ("", schema.digest),
-        f"data.schema-digest is {data.schema_digest}, but {data.schema} has the digest {schema.digest}: all sites need "
-        "the same schema",
-    )
+    if data.schema_digest not in ("", schema.digest):
+        raise SettingError(
+            f"data.schema-digest is {data.schema_digest}, but {data.schema} has the digest {schema.digest}: all "
+            "sites need the same schema"
+        )
     return schema
 
 
@@ -136,11 +136,11 @@ def _check_sites(data: TableData, schema: Schema) -> None:
     for name in schema.sites:
         parts = len(Path(name).parts)
         there = any((Path(*file.parts[:-parts]) / name).is_file() for file in files) and not data.site_column
-        expect(
-            name in known or there,
-            f"sites in {schema.source} names '{name}', which is none of {data.site_column or data.files}"
-            f"{alike(name, known)}",
-        )
+        if name not in known and not there:
+            raise DataError(
+                f"sites in {schema.source} names '{name}', which is none of {data.site_column or data.files}"
+                f"{alike(name, known)}"
+            )
 
 
 def site_names(data: TableData) -> list[str]:
@@ -167,10 +167,10 @@ def _distinct(file: Path, changed: int, schema: Schema, column: str) -> list[str
 
 def _only_file(data: TableData) -> Path:
     files = table_files(data.files)
-    require(
-        len(files) == 1,
-        f"data.site-column divides the rows of one table; data.files matches {len(files)}: leave one of them out",
-    )
+    if len(files) != 1:
+        raise SettingError(
+            f"data.site-column divides the rows of one table; data.files matches {len(files)}: leave one of them out"
+        )
     return files[0]
 
 
@@ -179,10 +179,11 @@ def schema_to_read(data: TableData) -> Schema:
     schema, column = schema_of(data), data.site_column
     used = dict.fromkeys(schema.names, "a feature") | dict.fromkeys(schema.label.encoders, "the label")
     used |= {schema.weight.column: "the weight"} if schema.weight else {}
-    require(
-        column not in used,
-        f"data.site-column is '{column}', which is {used.get(column)} in {schema.source}: a site's name cannot be both",
-    )
+    if column in used:
+        raise SettingError(
+            f"data.site-column is '{column}', which is {used.get(column)} in {schema.source}: a site's name cannot "
+            "be both"
+        )
     return replace(schema, ignore=(*schema.ignore, column)) if column else schema
 
 

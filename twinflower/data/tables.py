@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, cause, expect
+from ..errors import DataError, cause
 from .columns import CellError, Cells, Classes, Floats, Number, Survival, listed, texts
 from .csv_tables import Dialect, Piece, read_header, read_pieces
 from .files import read_arrays
@@ -88,7 +88,8 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
             raise DataError(text, error.reason, error.remedy) from None
         row += len(features)
         yield Rows(features, labels, weights, groups)
-    expect(row > 0, f"{file} has a header and no rows", "its table has no rows")
+    if not row > 0:
+        raise DataError(f"{file} has a header and no rows", "its table has no rows")
 
 
 def check_groups(path: str | Path, schema: Schema, most: int) -> None:
@@ -104,12 +105,12 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
         row = people.index("") + 1
         raise DataError(f"{file}, row {row}, column '{schema.group}': a person must be named", _PEOPLE)
     largest = max(Counter(people).values(), default=0)
-    expect(
-        largest <= most,
-        f"{file} has {largest} rows with the same {schema.group}, and group-size is {most}: raise it, or leave "
-        "rows out",
-        _PEOPLE,
-    )
+    if not largest <= most:
+        raise DataError(
+            f"{file} has {largest} rows with the same {schema.group}, and group-size is {most}: raise it, or leave "
+            "rows out",
+            _PEOPLE,
+        )
 
 
 def read_names(path: str | Path, schema: Schema, column: str) -> list[str]:
@@ -156,11 +157,11 @@ def table_files(pattern: str) -> list[Path]:
         return [path]
     rest = str(path.relative_to(literal))
     paths = sorted(Path(name) for name in glob.glob(f"{glob.escape(str(literal))}/{rest}"))
-    expect(
-        bool(paths),
-        f"no file matches {pattern}"
-        + ("; name several files by a pattern such as site-*.csv" if "," in rest else ""),
-    )
+    if not paths:
+        raise DataError(
+            f"no file matches {pattern}"
+            + ("; name several files by a pattern such as site-*.csv" if "," in rest else "")
+        )
     return paths
 
 
@@ -247,7 +248,8 @@ def opened(file: Path, dialect: Dialect, uneven: dict[int, str] | None = None) -
     """
     kind = file.suffix.lower()
     known = (CSV, *_TYPED)
-    expect(kind in known, f"{file} must be one of {', '.join(known)}, which its name must end with")
+    if kind not in known:
+        raise DataError(f"{file} must be one of {', '.join(known)}, which its name must end with")
     if kind != CSV:
         return _TYPED[kind](file)
     header = read_header(file, dialect)
@@ -274,11 +276,11 @@ def _read_parquet(file: Path) -> tuple[list[str], Pieces]:
 
     def cells(name: str) -> Cells:
         column = table.column(name)
-        expect(
-            not _is_nested(column.type),
-            f"{file}: column '{name}' holds values of type {column.type}, not numbers or texts: write its parts as "
-            "columns of their own, or list it under ignore in the schema",
-        )
+        if _is_nested(column.type):
+            raise DataError(
+                f"{file}: column '{name}' holds values of type {column.type}, not numbers or texts: write its parts as "
+                "columns of their own, or list it under ignore in the schema"
+            )
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
@@ -315,15 +317,16 @@ def _read_npz(file: Path) -> tuple[list[str], Pieces]:
 
 
 def _check_arrays(file: Path, columns: Mapping[str, NDArray[Any]]) -> None:
-    expect(bool(columns), f"{file} has no arrays; it must have one for each column")
+    if not columns:
+        raise DataError(f"{file} has no arrays; it must have one for each column")
     rows = next(iter(columns.values())).shape[:1]
     for name, cells in columns.items():
-        expect(cells.ndim == 1, f"{file}: column '{name}' must have shape (rows,); got {cells.shape}")
-        expect(cells.shape == rows, f"{file}: column '{name}' has {len(cells)} rows; another has {rows[0]}")
-        expect(
-            cells.dtype.kind in "fiubU",
-            f"{file}: column '{name}' must be numbers or texts; got {cells.dtype}",
-        )
+        if cells.ndim != 1:
+            raise DataError(f"{file}: column '{name}' must have shape (rows,); got {cells.shape}")
+        if cells.shape != rows:
+            raise DataError(f"{file}: column '{name}' has {len(cells)} rows; another has {rows[0]}")
+        if cells.dtype.kind not in "fiubU":
+            raise DataError(f"{file}: column '{name}' must be numbers or texts; got {cells.dtype}")
 
 
 CSV, PARQUET = ".csv", ".parquet"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import expect
+from ..errors import DataError
 from .columns import Cells, Floats, Range, numbers, refuse
 
 
@@ -30,11 +30,11 @@ class Weight:
 
 def check_row_weights(where: str, weights: NDArray[Any], labels: NDArray[Any], public: Range | None) -> None:
     """DataError unless there is a weight in the public range for every label; `where` is the prefix of their name."""
-    expect(public is not None and public.low >= 0, f"{where}: row_weights need weight_range, from 0 on")
+    if not (public is not None and public.low >= 0):
+        raise DataError(f"{where}: row_weights need weight_range, from 0 on")
     assert public
-    expect(
-        weights.shape == labels.shape,
-        f"{where}: row_weights must have shape {labels.shape}; got {weights.shape}",
-    )
+    if weights.shape != labels.shape:
+        raise DataError(f"{where}: row_weights must have shape {labels.shape}; got {weights.shape}")
     good = (weights >= public.low) & (weights <= public.high)
-    expect(bool(good.all()), f"{where}: row_weights must be from {public.low:g} to {public.high:g}")
+    if not good.all():
+        raise DataError(f"{where}: row_weights must be from {public.low:g} to {public.high:g}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arrays import Array, Index, Labels, Mask
 from ..concordance import concordance
-from ..errors import require
+from ..errors import SettingError, require
 from ..known_objectives import PROBABILISTIC
 from ..survival_labels import unsigned
 from .brier import integrated_brier
@@ -83,7 +83,8 @@ def _of_survival(
         where, curves = "", (model.hazards.survival(scores), model.times)
         brier = [Measure("integrated Brier score", integrated_brier(*curves, times, events))]
         at = at or _some(model.times)
-    require(all(time > 0 for time in at), f"times must be above 0; got {', '.join(f'{t:g}' for t in at)}")
+    if not all(time > 0 for time in at):
+        raise SettingError(f"times must be above 0; got {', '.join(f'{t:g}' for t in at)}")
     index = Measure(f"concordance index{where}", concordance(risks, times, events).share)
     found = areas(risks, at, times, events)
     own = [

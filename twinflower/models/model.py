@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Index
 from ..data.tables import read_rows
-from ..errors import DataError, require
+from ..errors import DataError, SettingError, require
 from ..known_objectives import make_model
 from ..problems.objectives import LinearModel
 from ..problems.stratified_cox import StratifiedCox
@@ -84,7 +84,8 @@ class TrainedModel(ABC):
         """The objective of the model, with a method scores(x, features)."""
         columns = self.inputs.num_features + self.inputs.bias
         model = make_model(self.objective, columns, len(self.classes), **self.form)
-        require(self.x.shape == (model.d,), f"x must have shape ({model.d},); got {self.x.shape}")
+        if self.x.shape != (model.d,):
+            raise SettingError(f"x must have shape ({model.d},); got {self.x.shape}")
         return model
 
     def scores(self, rows: Any) -> Array:
@@ -165,7 +166,8 @@ class TrainedModel(ABC):
     def unpenalised(self) -> Index:
         """The entries of x (n,) that a fit of the selected columns without a penalty has: those that are not 0, and of
         every score those that belong to no feature, such as intercepts and baseline hazards."""
-        require(isinstance(self._model, LinearModel), f"a {self.objective} has no columns to select")
+        if not isinstance(self._model, LinearModel):
+            raise SettingError(f"a {self.objective} has no columns to select")
         shape = self._model.shapes[0]
         return np.flatnonzero(
             (self.x.reshape(shape) != 0) | (np.arange(shape[1]) >= self.inputs.num_features)
@@ -182,10 +184,10 @@ class TrainedModel(ABC):
 
     def to_sklearn(self) -> Any:
         """A scikit-learn pipeline with the same predictions; SettingError if scikit-learn has no such model."""
-        require(
-            isinstance(self._model, LinearModel),
-            f"scikit-learn has no model like a {self.objective}: use predict of this object",
-        )
+        if not isinstance(self._model, LinearModel):
+            raise SettingError(
+                f"scikit-learn has no model like a {self.objective}: use predict of this object"
+            )
         return self._pipeline()
 
     @abstractmethod

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Labels, Mask
-from ..errors import require
+from ..errors import SettingError
 from ..survival_labels import comparable, unsigned
 from .intervals import CANDIDATES, DEVIATIONS, Share, accepted
 
@@ -43,12 +43,14 @@ class TimeGrid:
     edges: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        require(
+        if not (
             0 < len(self.edges) <= MOST_INTERVALS
-            and bool(np.isfinite(self.edges).all() and (np.diff([0.0, *self.edges]) > 0).all()),
-            f"the edges of a survival curve must be 1 to {MOST_INTERVALS} ascending numbers above 0; got "
-            f"{', '.join(f'{edge:g}' for edge in self.edges[:5])}",
-        )
+            and bool(np.isfinite(self.edges).all() and (np.diff([0.0, *self.edges]) > 0).all())
+        ):
+            raise SettingError(
+                f"the edges of a survival curve must be 1 to {MOST_INTERVALS} ascending numbers above 0; got "
+                f"{', '.join(f'{edge:g}' for edge in self.edges[:5])}"
+            )
 
     @property
     def cells(self) -> int:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from ..arrays import Array
 from ..data.columns import Target
 from ..data.files import read_bytes
-from ..errors import DataError, TwinflowerError, cause, require
+from ..errors import DataError, SettingError, TwinflowerError, cause, require
 from ..known_objectives import COUNTING, PROBABILISTIC
 from ..problems.discrete_cox import DISCRETE_COX
 from ..problems.interfaces import Batch
@@ -60,18 +60,18 @@ class TrainedClassifier(TrainedModel):
     def _pipeline(self) -> Any:
         from .pipeline import classifier  # scikit-learn is slow to import
 
-        require(
-            self.objective in _PROBABLE,
-            f"scikit-learn has no model like objective {self.objective}: train with softmax or logistic",
-        )
+        if self.objective not in _PROBABLE:
+            raise SettingError(
+                f"scikit-learn has no model like objective {self.objective}: train with softmax or logistic"
+            )
         return classifier(self.inputs, self._matrix, self.classes_)
 
     def _table(self) -> list[Coefficient]:
         """The coefficients of every class but the first."""
-        require(
-            self.objective in _PROBABLE,
-            f"coefficients are those of objective {' or '.join(_PROBABLE)}; got {self.objective}",
-        )
+        if self.objective not in _PROBABLE:
+            raise SettingError(
+                f"coefficients are those of objective {' or '.join(_PROBABLE)}; got {self.objective}"
+            )
         matrix = self._matrix
         rows = matrix[1:] - matrix[:1] if len(matrix) > 1 else matrix
         against, *others = map(str, self.classes)
@@ -107,10 +107,10 @@ class TrainedClassifier(TrainedModel):
 
     def predict_proba(self, rows: Any) -> Array:
         """Class probabilities (rows, classes); SettingError for a loss that does not define probabilities."""
-        require(
-            self.objective in PROBABILISTIC,
-            f"the scores of objective {self.objective} are no probabilities: train with softmax or logistic",
-        )
+        if self.objective not in PROBABILISTIC:
+            raise SettingError(
+                f"the scores of objective {self.objective} are no probabilities: train with softmax or logistic"
+            )
         return probabilities(self.scores(rows))
 
     def score(self, rows: Any, labels: Any = None) -> float:

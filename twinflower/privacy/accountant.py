@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .. import special
-from ..errors import RunError, SettingError, require
+from ..errors import RunError, SettingError
 
 Array = NDArray[np.float64]
 
@@ -41,22 +41,26 @@ _NODES, _WEIGHTS = (np.polynomial.legendre.leggauss(8) + np.array([[1.0], [0.0]]
 
 def check_positive(name: str, value: float) -> None:
     """Raise SettingError unless value is a finite number above 0."""
-    require(0 < value < math.inf, f"{name} must be a finite number above 0; got {value}")
+    if not 0 < value < math.inf:
+        raise SettingError(f"{name} must be a finite number above 0; got {value}")
 
 
 def check_not_negative(name: str, value: float) -> None:
     """Raise SettingError unless value is a finite number of at least 0."""
-    require(0 <= value < math.inf, f"{name} must be a finite number from 0; got {value}")
+    if not 0 <= value < math.inf:
+        raise SettingError(f"{name} must be a finite number from 0; got {value}")
 
 
 def check_probability(name: str, value: float) -> None:
     """Raise SettingError unless value is strictly between 0 and 1."""
-    require(0 < value < 1, f"{name} must be strictly between 0 and 1; got {value}")
+    if not 0 < value < 1:
+        raise SettingError(f"{name} must be strictly between 0 and 1; got {value}")
 
 
 def check_count(name: str, value: int) -> None:
     """Raise SettingError unless value is a whole number of at least 1."""
-    require(value >= 1 and value % 1 == 0, f"{name} must be a whole number from 1; got {value}")
+    if not (value >= 1 and value % 1 == 0):
+        raise SettingError(f"{name} must be a whole number from 1; got {value}")
 
 
 def check_target(epsilon: float, delta: float) -> None:
@@ -68,7 +72,8 @@ def check_target(epsilon: float, delta: float) -> None:
 def _array(name: str, values: ArrayLike, rule: str, good: Callable[[Array], NDArray[np.bool_]]) -> Array:
     """Return `values` as a flat float array; SettingError names the first entry that is not finite or not `good`."""
     array = np.ravel(np.asarray(values, dtype=np.float64))
-    require(array.size > 0, f"{name} must have at least one entry; got an empty schedule")
+    if not array.size > 0:
+        raise SettingError(f"{name} must have at least one entry; got an empty schedule")
     bad = np.flatnonzero(~(good(array) & np.isfinite(array)))
     if bad.size:
         raise SettingError(f"{name} must be {rule}; got {array[bad[0]]} at entry {bad[0] + 1}")
@@ -178,7 +183,8 @@ def total_mu(sensitivities: ArrayLike, sigmas: ArrayLike) -> float:
     top = _array("sensitivities", sensitivities, "finite numbers from 0", lambda x: x >= 0)
     bottom = _array("sigmas", sigmas, "finite numbers above 0", lambda x: x > 0)
     same = top.size == bottom.size or 1 in (top.size, bottom.size)
-    require(same, f"sensitivities and sigmas must be equally many; got {top.size} and {bottom.size}")
+    if not same:
+        raise SettingError(f"sensitivities and sigmas must be equally many; got {top.size} and {bottom.size}")
     return math.sqrt(np.sum(np.square(top / bottom)))
 
 
@@ -206,7 +212,8 @@ class Budget:
     def for_target(cls, epsilon: float, delta: float) -> "Budget":
         """An unused budget for (epsilon, delta)-DP in total, over all releases of one data set."""
         mu_squared = gdp_mu(epsilon, delta) ** 2
-        require(mu_squared > 0, f"epsilon must be large enough for a finite noise; got {epsilon:g}")
+        if not mu_squared > 0:
+            raise SettingError(f"epsilon must be large enough for a finite noise; got {epsilon:g}")
         return cls(mu_squared)
 
     @property
@@ -216,7 +223,8 @@ class Budget:
 
     def fits(self, cost: float) -> bool:
         """Whether a release of this cost in mu^2, or several of this total cost, still fits into the budget."""
-        require(cost >= 0, f"cost must be a number from 0; got {cost}")
+        if not cost >= 0:
+            raise SettingError(f"cost must be a number from 0; got {cost}")
         return self.spent + cost <= self.mu_max_squared * (1 + ROUNDING)
 
     def spend(self, cost: float) -> "Budget":

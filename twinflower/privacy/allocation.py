@@ -10,7 +10,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..decimals import decimal
-from ..errors import require
+from ..errors import SettingError
 from ..settings import LARGEST, SMALLEST, moderate
 
 LEAST_SHARE = 1e-3  # as a fraction of the mean weight
@@ -50,10 +50,10 @@ def read_shares(text: str) -> list[float]:
     except ValueError:
         numbers = [0.0]
     good = all(number > 0 and moderate(number) for number in numbers) and len(numbers) != 1
-    require(
-        good,
-        f"shares must be two or more comma-separated numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'",
-    )
+    if not good:
+        raise SettingError(
+            f"shares must be two or more comma-separated numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'"
+        )
     return numbers
 
 

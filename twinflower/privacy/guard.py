@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..arrays import Array
-from ..errors import ReplyError, require
+from ..errors import ReplyError, SettingError
 from ..norms import norms
 from ..problems.interfaces import Batch, Bounds
 from ..settings import LARGEST, SMALLEST
@@ -36,21 +36,21 @@ class Policy:
 
     def check(self, noise_multiplier: float, budget: Budget, mu_alone: float = 0.0) -> None:
         """Raise SettingError if a run's plan violates the site's limits; mu_alone: its mu against all other parties."""
-        require(
-            noise_multiplier >= self.min_noise_multiplier,
-            f"this site's policy needs a noise-multiplier of at least {self.min_noise_multiplier:g}; the run "
-            f"has {noise_multiplier:g}",
-        )
+        if not noise_multiplier >= self.min_noise_multiplier:
+            raise SettingError(
+                f"this site's policy needs a noise-multiplier of at least {self.min_noise_multiplier:g}; the run "
+                f"has {noise_multiplier:g}"
+            )
         self._check_plan(math.sqrt(budget.mu_max_squared), self.max_epsilon, "")
         self._check_plan(mu_alone, self.max_epsilon_alone, " against everybody else together")
 
     def _check_plan(self, mu: float, epsilon: float, attacker: str) -> None:
         allowed = math.inf if math.isinf(epsilon) else gdp_mu(epsilon, self.max_delta)
-        require(
-            mu <= allowed * (1 + 1e-9),
-            f"this site's policy allows at most epsilon {epsilon:g} at delta {self.max_delta:g} for a run{attacker}; "
-            f"the run plans mu = {mu:.4g}, and {allowed:.4g} is allowed",
-        )
+        if not mu <= allowed * (1 + 1e-9):
+            raise SettingError(
+                f"this site's policy allows at most epsilon {epsilon:g} at delta {self.max_delta:g} for a "
+                f"run{attacker}; the run plans mu = {mu:.4g}, and {allowed:.4g} is allowed"
+            )
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class Guard:
         was resumed has several. The charge is recorded before anything private is computed. Raises BudgetSpent or
         LedgerError, and SettingError for a release without a finite sensitivity.
         """
-        require(
-            SMALLEST < release.sensitivity < LARGEST,
-            f"the sensitivity of round {round_} must be between {SMALLEST:g} and {LARGEST:g}; got "
-            f"{release.sensitivity:g}: change clip-norm, row-norm or step-size",
-        )
+        if not SMALLEST < release.sensitivity < LARGEST:
+            raise SettingError(
+                f"the sensitivity of round {round_} must be between {SMALLEST:g} and {LARGEST:g}; got "
+                f"{release.sensitivity:g}: change clip-norm, row-norm or step-size"
+            )
         sigma = self.noise_multiplier * release.spread
         cost = release.units / self.noise_multiplier**2
         charge = Charge(

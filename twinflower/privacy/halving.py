@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..errors import require
+from ..errors import SettingError
 from .counts import paid_twice
 from .unit import Unit
 
@@ -36,7 +36,8 @@ class Stage(NamedTuple):
 
 def stages(candidates: int) -> list[Stage]:
     """The stages of the halving: ceil(n / 2^s) candidates in stage s, until two are left, which train to the end."""
-    require(candidates >= 1, f"there must be at least one candidate; got {candidates}")
+    if not candidates >= 1:
+        raise SettingError(f"there must be at least one candidate; got {candidates}")
     counts = [candidates]
     while counts[-1] > 2:
         counts.append(-(-counts[-1] // 2))

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError, require
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..settings import SMALLEST
@@ -99,11 +99,11 @@ def check_sensitivities(sensitivities: Array) -> None:
         "lower step-size, or local.max-steps",
     )
     smallest = sensitivities.min()
-    require(
-        smallest > SMALLEST,
-        f"the sensitivity of a release must be above {SMALLEST:g}; got {smallest:g}: raise row-norm, clip-norm or "
-        "step-size",
-    )
+    if not smallest > SMALLEST:
+        raise SettingError(
+            f"the sensitivity of a release must be above {SMALLEST:g}; got {smallest:g}: raise row-norm, clip-norm or "
+            "step-size"
+        )
 
 
 def shares_of(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], num_clients: int) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from .. import special
 from ..arrays import Array
-from ..errors import require
+from ..errors import SettingError
 from .accountant import check_probability
 
 _NEVER = 1e-300  # stands for a probability of 0 below a fraction
@@ -44,7 +44,8 @@ def clopper_pearson(successes: int, trials: int, alpha: float) -> tuple[float, f
     same for the failures.
     """
     check_probability("alpha", alpha)
-    require(0 <= successes <= trials > 0, f"successes must be from 0 to trials; got {successes} of {trials}")
+    if not 0 <= successes <= trials > 0:
+        raise SettingError(f"successes must be from 0 to trials; got {successes} of {trials}")
     misses = trials - successes
     low = special.betaincinv(successes, misses + 1, alpha) if successes else 0.0
     high = special.betaincinv(successes + 1, misses, 1 - alpha) if misses else 1.0

@@ -17,7 +17,7 @@ from functools import partial
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError, require
 from ..models.evaluation import NO_BINS
 from ..models.score_bins import ScoreBins
 from ..problems.batches import Workload
@@ -59,21 +59,19 @@ class Target:
     evaluation_share: float = 0.0
 
     def __post_init__(self) -> None:
-        require(
-            (self.epsilon > 0) != (self.noise_multiplier > 0),
-            "privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got "
-            f"{self.epsilon:g} and {self.noise_multiplier:g} (privacy.mode = none trains without privacy)",
-        )
-        require(
-            0 <= self.tune_share < 1,
-            f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}",
-        )
+        if (self.epsilon > 0) == (self.noise_multiplier > 0):
+            raise SettingError(
+                "privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got "
+                f"{self.epsilon:g} and {self.noise_multiplier:g} (privacy.mode = none trains without privacy)"
+            )
+        if not 0 <= self.tune_share < 1:
+            raise SettingError(f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}")
         most = "at most 1" if paid_twice(self.unit) == 1 else "less than 1, because training pays separately"
-        require(
-            self.evaluation_share <= 1 - self.tune_share and self.training_share > 0,
-            f"privacy.tune-share and privacy.evaluation-share must add up to {most}; got {self.tune_share:g} and "
-            f"{self.evaluation_share:g} with {self.unit.setting}",
-        )
+        if not (self.evaluation_share <= 1 - self.tune_share and self.training_share > 0):
+            raise SettingError(
+                f"privacy.tune-share and privacy.evaluation-share must add up to {most}; got {self.tune_share:g} and "
+                f"{self.evaluation_share:g} with {self.unit.setting}"
+            )
 
     @property
     def training_share(self) -> float:
@@ -93,7 +91,8 @@ class Target:
     @property
     def _total(self) -> float:
         mu = CONVERSIONS[self.conversion](self.epsilon, self.delta)
-        require(mu**2 > 0, f"epsilon must be large enough for a finite noise; got {self.epsilon:g}")
+        if not mu**2 > 0:
+            raise SettingError(f"epsilon must be large enough for a finite noise; got {self.epsilon:g}")
         return mu
 
 
@@ -142,9 +141,8 @@ class Plan:
         others: the shares of the budget for what every client releases before round 1 and after the last one.
         Raises SettingError if no amount of noise can give this algorithm the target.
         """
-        require(
-            algorithm.privacy in ("public-state", "gradient"), f"no plan for privacy '{algorithm.privacy}'"
-        )
+        if algorithm.privacy not in ("public-state", "gradient"):
+            raise SettingError(f"no plan for privacy '{algorithm.privacy}'")
         load = Load.of(algorithm, bounds, workloads, asked, others)
         own_rule = _own_rule(target, algorithm, load.rounds_in)
         require(

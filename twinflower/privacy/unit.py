@@ -11,7 +11,7 @@ release is bounded as a whole, it moves by no more than twice that bound, which 
 import math
 from dataclasses import dataclass
 
-from ..errors import require
+from ..errors import SettingError
 
 RECORD, GROUP, SITE = KINDS = ("record", "group", "site")
 
@@ -27,11 +27,11 @@ class Unit:
     size: int = 0
 
     def __post_init__(self) -> None:
-        require(
-            (self.kind == GROUP) == (self.size > 0),
-            "group-size, how many records of one person are protected together, belongs to protects = group, which "
-            f"needs it; got {self.size} with protects = {self.kind}",
-        )
+        if (self.kind == GROUP) != (self.size > 0):
+            raise SettingError(
+                "group-size, how many records of one person are protected together, belongs to protects = group, which "
+                f"needs it; got {self.size} with protects = {self.kind}"
+            )
 
     @property
     def rows(self) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Labels, Mask, of_clients
-from ..errors import require
+from ..errors import SettingError
 from ..norms import norms
 from ..randomness import permutations
 from .interfaces import Batch, Objective
@@ -230,14 +230,13 @@ class LocalSchedule:
     group: int = 1
 
     def __post_init__(self) -> None:
-        require(
-            self.batch_size >= 0, f"local.batch-size must be at least 0 (0 = all rows); got {self.batch_size}"
-        )
-        require(
-            self.max_local_steps >= (1 if self.batch_size == 0 else 0),
-            "local.max-steps must be at least 1 with full batches, and at least 0 (0 = an epoch less one) "
-            f"otherwise; got {self.max_local_steps}",
-        )
+        if not self.batch_size >= 0:
+            raise SettingError(f"local.batch-size must be at least 0 (0 = all rows); got {self.batch_size}")
+        if not self.max_local_steps >= (1 if self.batch_size == 0 else 0):
+            raise SettingError(
+                "local.max-steps must be at least 1 with full batches, and at least 0 (0 = an epoch less one) "
+                f"otherwise; got {self.max_local_steps}"
+            )
 
     def workload(self, size: int) -> Workload:
         """The workload of a client with `size` rows."""

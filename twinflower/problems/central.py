@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array
-from ..errors import require
+from ..errors import SettingError, require
 from .interfaces import Batch, Model
 from .losses import Absolute
 from .objectives import LinearModel
@@ -36,10 +36,10 @@ def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: flo
         following = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
         x, y = x_next, x_next + (momentum - 1.0) / following * (x_next - x)
         momentum = following
-    require(
-        False,
-        f"reference: no optimum to {tolerance:g} within {_MOST_STEPS:,} steps: give the objective some l2",
-    )
+    if not False:
+        raise SettingError(
+            f"reference: no optimum to {tolerance:g} within {_MOST_STEPS:,} steps: give the objective some l2"
+        )
     return x
 
 
@@ -68,7 +68,8 @@ def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:
         A_eq=hstack([rows.features, -rows.features, one, -one]).tocsc(),
         b_eq=rows.labels,
     )
-    require(found.success, f"reference: the linear programme has no solution ({found.message})")
+    if not found.success:
+        raise SettingError(f"reference: the linear programme has no solution ({found.message})")
     return found.x[:d] - found.x[d : 2 * d]  # type: ignore[no-any-return]
 
 

@@ -19,7 +19,7 @@ from numpy.typing import DTypeLike
 
 from ..arrays import Array, Mask
 from ..decimals import decimal
-from ..errors import require
+from ..errors import SettingError
 from ..settings import LARGEST, SMALLEST, moderate
 from .interfaces import Batch
 from .networks import Network
@@ -47,10 +47,10 @@ class Group:
             return np.asarray(rows.labels == self.number)
         if self.kind == "feature":
             width = rows.features.shape[-1]
-            require(
-                self.number < width,
-                f"groups of rows: feature {self.number} must be below {width}, the rows' width",
-            )
+            if not self.number < width:
+                raise SettingError(
+                    f"groups of rows: feature {self.number} must be below {width}, the rows' width"
+                )
             return rows.features[..., self.number] > 0  # type: ignore[no-any-return]
         return np.full(np.shape(rows.labels), self.kind == "cost")
 
@@ -78,10 +78,10 @@ class Constraint(Group):
 def parse_group(text: str, key: str) -> Group:
     """Parse a group such as "class 3", or "none"; SettingError, naming the setting `key`, if malformed."""
     found = _GROUP.fullmatch(text)
-    require(
-        found is not None,
-        f"{key} must be cost (all rows), class C, feature J or none (no rows); got '{text}'",
-    )
+    if found is None:
+        raise SettingError(
+            f"{key} must be cost (all rows), class C, feature J or none (no rows); got '{text}'"
+        )
     assert found is not None
     return Group(found[1].split()[0], int(found[2] or found[3] or 0))
 
@@ -93,16 +93,16 @@ def parse_constraints(text: str) -> tuple[Constraint, ...]:
 
 def _parse(part: str) -> Constraint:
     found = _FORM.fullmatch(part)
-    require(
-        found is not None,
-        f"constraints must be like 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'; got '{part.strip()}'",
-    )
+    if found is None:
+        raise SettingError(
+            f"constraints must be like 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'; got '{part.strip()}'"
+        )
     assert found is not None
     limit = _number(found[4])
-    require(
-        limit > 0 and moderate(limit),
-        f"a bound on the loss must be a number from {SMALLEST:g} to {LARGEST:g}; got '{part.strip()}'",
-    )
+    if not (limit > 0 and moderate(limit)):
+        raise SettingError(
+            f"a bound on the loss must be a number from {SMALLEST:g} to {LARGEST:g}; got '{part.strip()}'"
+        )
     return Constraint(found[1].split()[0], int(found[2] or found[3] or 0), limit)
 
 
@@ -137,11 +137,10 @@ def read_penalties(text: str) -> list[float]:
         costs = [decimal(word) for word in text.split(",")]
     except ValueError:
         costs = [0.0]
-    require(
-        all(c > 0 and moderate(c) for c in costs),
-        f"penalties must be numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'",
-    )
-    require(all(a < b for a, b in pairwise(costs)), f"penalties must increase; got '{text}'")
+    if not all(c > 0 and moderate(c) for c in costs):
+        raise SettingError(f"penalties must be numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'")
+    if not all(a < b for a, b in pairwise(costs)):
+        raise SettingError(f"penalties must increase; got '{text}'")
     return costs
 
 
@@ -151,6 +150,5 @@ def check_classes(groups: Sequence[Group], objective: Any) -> None:
     if not isinstance(objective, LinearModel | Network) or highest < 0:
         return
     classes = max(2, objective.outputs) if objective.loss.classifies else 0
-    require(
-        highest < classes, f"groups of rows: class {highest} must be below {classes}, the number of classes"
-    )
+    if not highest < classes:
+        raise SettingError(f"groups of rows: class {highest} must be below {classes}, the number of classes")

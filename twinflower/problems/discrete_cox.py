@@ -47,7 +47,7 @@ from .. import special
 from ..arrays import Array, Labels, Mask
 from ..concordance import concordance
 from ..decimals import decimal, whole
-from ..errors import require
+from ..errors import SettingError, require
 from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
 from .interfaces import Batch, Bounds, Part
@@ -144,9 +144,8 @@ class IntervalHazards:
         self.curvature_bound = link.curvature_bound
 
     def outputs(self, num_classes: int) -> int:
-        require(
-            num_classes == 0, f"objective '{DISCRETE_COX}' needs times of events; this data set has classes"
-        )
+        if num_classes != 0:
+            raise SettingError(f"objective '{DISCRETE_COX}' needs times of events; this data set has classes")
         return len(self.ends)
 
     def histories(self, labels: Labels) -> tuple[Mask, Mask]:
@@ -336,11 +335,11 @@ class CoxObjective(Penalties):
     def check(self) -> None:
         """SettingError for settings that are missing, out of range, or contradict each other."""
         super().check()
-        require(
-            bool(self.intervals),
-            f"objective '{DISCRETE_COX}' needs objective.intervals, the ends of the intervals of time, such as "
-            '"365, 730, 1460", or "12 x 30.5" for twelve of equal length',
-        )
+        if not self.intervals:
+            raise SettingError(
+                f"objective '{DISCRETE_COX}' needs objective.intervals, the ends of the intervals of time, such as "
+                '"365, 730, 1460", or "12 x 30.5" for twelve of equal length'
+            )
 
     def build(self, num_features: int, num_classes: int) -> DiscreteCox:
         """The objective for rows of num_features entries; SettingError for classes."""

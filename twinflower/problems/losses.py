@@ -11,7 +11,7 @@ import numpy as np
 from .. import special
 from ..arrays import Array, Labels
 from ..count_labels import unpacked
-from ..errors import require
+from ..errors import SettingError, require
 
 KAPPA = math.sqrt(2 / 3)
 """That of the logistic loss; see `models.released`."""
@@ -165,7 +165,8 @@ class Logistic(_Compares):
     public_label = 0
 
     def outputs(self, num_classes: int) -> int:
-        require(num_classes == 2, f"objective 'logistic' needs 2 classes; got {num_classes}: try 'softmax'")
+        if num_classes != 2:
+            raise SettingError(f"objective 'logistic' needs 2 classes; got {num_classes}: try 'softmax'")
         return 1
 
     def values(self, scores: Array, labels: Labels) -> Array:
@@ -310,7 +311,8 @@ class ClassWeighted:
 
     def outputs(self, num_classes: int) -> int:
         known = len(self.weights)
-        require(known == num_classes, f"objective.class-weights needs {num_classes} numbers; got {known}")
+        if known != num_classes:
+            raise SettingError(f"objective.class-weights needs {num_classes} numbers; got {known}")
         return self.loss.outputs(num_classes)
 
     def values(self, scores: Array, labels: Labels) -> Array:

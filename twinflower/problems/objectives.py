@@ -23,7 +23,7 @@ import numpy as np
 
 from ..arrays import Array, Labels
 from ..decimals import decimal
-from ..errors import require
+from ..errors import SettingError, require
 from ..norms import clipping, forget, norms, outer_norms
 from ..settings import Rule, Setting, at_least, check_choice, check_settings, one_of
 from .interfaces import Batch, Bounds, Model, Objective, Part, ScaledGrads, check_weights
@@ -248,10 +248,10 @@ class LinearModel(Penalised, ScaledGrads):
         gradient = min(slope, clipped or math.inf)
         bounded = math.isfinite(self.loss.slope_bound)
         other = "row-norm" if bounded else "choose a loss with bounded slopes, such as huber"
-        require(
-            math.isfinite(gradient),
-            f"this objective's gradients have no public bound: set clip-norm above 0, or {other}",
-        )
+        if not math.isfinite(gradient):
+            raise SettingError(
+                f"this objective's gradients have no public bound: set clip-norm above 0, or {other}"
+            )
         # a clipped slope in one score is the derivative of a Huber-like convex loss; a clipped vector is not
         smooth = row_norm and (gradient == slope or not (self.loss.vector_slopes or self.clip == "batch"))
         curvature = self.curvature(row_norm) if smooth else math.inf
@@ -276,19 +276,18 @@ def check_classes(loss: Loss, outputs: int, rows: Batch) -> None:
     """
     most, labels = max(outputs, 2) - 1, rows.labels
     whole = labels.dtype.kind in "iu" and (not labels.size or (labels.min() >= 0 and labels.max() <= most))
-    require(
-        not loss.classifies or bool(whole), f"labels must be whole numbers of type int64 from 0 to {most}"
-    )
+    if loss.classifies and not whole:
+        raise SettingError(f"labels must be whole numbers of type int64 from 0 to {most}")
 
 
 def check_clipping(objective: Objective, privacy: str) -> None:
     """SettingError if the guarantee needs a gradient bound for every record, but the objective clips batch means."""
     by_batch = isinstance(objective, Penalised) and objective.clip == "batch"
-    require(
-        not by_batch or privacy in ("none", "as-published"),
-        f"clip must be rows with privacy {privacy}: a mean gradient clipped at C can move by 2 C with one record, "
-        "however many rows the batch has, and the guarantee counts on 2 C / rows; got 'batch'",
-    )
+    if by_batch and privacy not in ("none", "as-published"):
+        raise SettingError(
+            f"clip must be rows with privacy {privacy}: a mean gradient clipped at C can move by 2 C with one record, "
+            "however many rows the batch has, and the guarantee counts on 2 C / rows; got 'batch'"
+        )
 
 
 def mean_over(values: Array, rows: Batch) -> Array:
@@ -369,18 +368,18 @@ class LinearObjective(Penalties):
         weights = _weights(self.class_weights) if self.class_weights else None
         if weights is None:
             return loss
-        require(
-            loss.classifies,
-            f"objective.class-weights needs classes, and objective '{self.name}' has none: leave it out",
-        )
+        if not loss.classifies:
+            raise SettingError(
+                f"objective.class-weights needs classes, and objective '{self.name}' has none: leave it out"
+            )
         return ClassWeighted(loss, weights)
 
     def linear(self, loss: Loss, num_features: int, num_classes: int) -> LinearModel:
         """The linear model with this loss and these settings; SettingError if the labels do not fit the loss."""
-        require(
-            not loss.classifies or num_classes >= 2,
-            f"objective '{self.name}' needs classes; this data set has real labels: use 'least-squares'",
-        )
+        if loss.classifies and not num_classes >= 2:
+            raise SettingError(
+                f"objective '{self.name}' needs classes; this data set has real labels: use 'least-squares'"
+            )
         return LinearModel(
             loss, loss.outputs(num_classes), num_features,
             l2=self.l2, nonconvex=self.nonconvex, clip_norm=self.clip_norm, clip=self.clip,

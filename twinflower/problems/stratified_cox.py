@@ -20,7 +20,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Labels
-from ..errors import SettingError, require
+from ..errors import SettingError
 from ..settings import Setting, one_of
 from ..survival_labels import unsigned
 from .discrete_cox import concordance_of
@@ -129,9 +129,10 @@ class PartialLikelihood:
     slope_bound = curvature_bound = np.inf
 
     def outputs(self, num_classes: int) -> int:
-        require(
-            num_classes == 0, f"objective '{STRATIFIED_COX}' needs times of events; this data set has classes"
-        )
+        if num_classes != 0:
+            raise SettingError(
+                f"objective '{STRATIFIED_COX}' needs times of events; this data set has classes"
+            )
         return 1
 
     def values(self, scores: Array, labels: Labels) -> Array:
@@ -219,7 +220,8 @@ class StratifiedCoxObjective(Penalties):
     def check(self) -> None:
         """SettingError for settings that are out of range or contradict each other."""
         super().check()
-        require(not self.clip_norm, f"{NOT_SEPARABLE}: set objective.clip-norm to 0; got {self.clip_norm:g}")
+        if self.clip_norm:
+            raise SettingError(f"{NOT_SEPARABLE}: set objective.clip-norm to 0; got {self.clip_norm:g}")
 
     def build(self, num_features: int, num_classes: int) -> StratifiedCox:
         """The objective for rows of num_features entries; SettingError for classes."""

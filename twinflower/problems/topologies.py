@@ -15,7 +15,7 @@ import numpy as np
 
 from ..arrays import Array, Mask
 from ..decimals import whole
-from ..errors import SettingError, cause, require
+from ..errors import SettingError, cause
 from ..randomness import stream
 from ..settings import Setting, above, at_least, between, check_settings, make
 
@@ -71,7 +71,8 @@ class Topology(ABC):
         whose nodes are not 0..num_clients - 1, or that has an edge from a node to itself.
         """
         check_settings(self)
-        require(num_clients >= 2, f"a graph needs at least 2 clients; got {num_clients}")
+        if not num_clients >= 2:
+            raise SettingError(f"a graph needs at least 2 clients; got {num_clients}")
         return neighbours_of(self.graph(num_clients), num_clients)
 
     @abstractmethod
@@ -90,17 +91,17 @@ class ErdosRenyi(Topology):
     def graph(self, n: int) -> Any:
         """The first connected graph among the random draws."""
         degree = self.degree
-        require(
-            degree <= n - 1,
-            f"topology.degree must be above 0 and at most clients.count - 1 = {n - 1}; got {degree:g}",
-        )
+        if not degree <= n - 1:
+            raise SettingError(
+                f"topology.degree must be above 0 and at most clients.count - 1 = {n - 1}; got {degree:g}"
+            )
         lonely = n * np.exp(
             -degree
         )  # expected number of isolated nodes; there are none with probability about e^-lonely
-        require(
-            lonely < 7,
-            f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise topology.degree",
-        )
+        if not lonely < 7:
+            raise SettingError(
+                f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise topology.degree"
+            )
         return _random(
             lambda s: _nx().fast_gnp_random_graph(n, degree / (n - 1), seed=s), self.seed, "random graph"
         )
@@ -118,11 +119,11 @@ class Regular(Topology):
         """The first connected graph among the random draws."""
         degree = self.degree
         whole = degree == int(degree) and degree < n and int(degree) * n % 2 == 0
-        require(
-            whole,
-            f"a regular graph of {n} clients needs an integer topology.degree below {n} with degree * {n} even; got "
-            f"{degree:g}",
-        )
+        if not whole:
+            raise SettingError(
+                f"a regular graph of {n} clients needs an integer topology.degree below {n} with degree * {n} even; "
+                f"got {degree:g}"
+            )
         return _random(
             lambda s: _nx().random_regular_graph(int(degree), n, seed=s), self.seed, "regular graph"
         )
@@ -143,9 +144,10 @@ class SmallWorld(Topology):
     def graph(self, n: int) -> Any:
         """The first connected graph among the random draws."""
         even = self.degree % 2 == 0 and self.degree < n
-        require(
-            even, f"a small world of {n} clients needs an even topology.degree below {n}; got {self.degree:g}"
-        )
+        if not even:
+            raise SettingError(
+                f"a small world of {n} clients needs an even topology.degree below {n}; got {self.degree:g}"
+            )
         degree = int(self.degree)
         draw = lambda s: _nx().watts_strogatz_graph(n, degree, self.rewiring, seed=s)  # noqa: E731
         return _random(draw, self.seed, "small-world graph")
@@ -167,11 +169,11 @@ class RandomGeometric(Topology):
         from scipy.optimize import brentq
 
         degree, most = self.degree, _closer(1.0) * (n - 1)
-        require(
-            degree <= most,
-            f"topology.degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; got "
-            f"{degree:g}",
-        )
+        if not degree <= most:
+            raise SettingError(
+                f"topology.degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; "
+                f"got {degree:g}"
+            )
         radius = brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
         # about half of these graphs are connected for a degree of ln(n) + 2
         graph = f"random geometric graph of {n} clients with degree {degree:g}"
@@ -202,7 +204,8 @@ def _random(draw: Callable[[int], Any], seed: int, described: str, tries: int = 
     """The first connected graph among `tries` draws from (seed, "graph"); SettingError if there is none."""
     numbers = stream(seed, "graph").integers(2**31, size=tries)
     graph = next((g for g in map(draw, map(int, numbers)) if _nx().is_connected(g)), None)
-    require(graph is not None, f"no {described} of {tries:,} was connected: raise topology.degree")
+    if graph is None:
+        raise SettingError(f"no {described} of {tries:,} was connected: raise topology.degree")
     return graph
 
 
@@ -214,11 +217,11 @@ def _closer(radius: float) -> float:
 def _lattice(n: int, least: int, name: str, periodic: bool) -> Any:
     """The grid of n = rows * columns nodes that is closest to a square, with nodes numbered row by row."""
     rows = max((side for side in range(least, math.isqrt(n) + 1) if n % side == 0), default=0)
-    require(
-        rows > 0,
-        f"a {name} needs clients.count = rows * columns with at least {least} of each, such as {least * least} or "
-        f"{least * (least + 1)}; got {n}",
-    )
+    if not rows > 0:
+        raise SettingError(
+            f"a {name} needs clients.count = rows * columns with at least {least} of each, such as {least * least} or "
+            f"{least * (least + 1)}; got {n}"
+        )
     graph = _nx().grid_2d_graph(rows, n // rows, periodic=periodic)
     return _nx().convert_node_labels_to_integers(graph, ordering="sorted")
 
@@ -252,18 +255,19 @@ def neighbours_of(graph: Any, num_clients: int) -> Neighbours:
 
     Raises SettingError unless the graph is connected, has no loops, and has the nodes 0..num_clients - 1.
     """
-    require(
-        set(graph) == set(range(num_clients)),
-        f"the graph must have the nodes 0 to {num_clients - 1} for clients.count = {num_clients}; it has "
-        f"{len(graph)} nodes from {min(graph, default='none')} to {max(graph, default='none')}",
-    )
+    if set(graph) != set(range(num_clients)):
+        raise SettingError(
+            f"the graph must have the nodes 0 to {num_clients - 1} for clients.count = {num_clients}; it has "
+            f"{len(graph)} nodes from {min(graph, default='none')} to {max(graph, default='none')}"
+        )
     loops = sorted(node for node, _ in _nx().selfloop_edges(graph))
-    require(not loops, f"the graph must have no edge from a node to itself; node {loops[:1]} has one")
+    if loops:
+        raise SettingError(f"the graph must have no edge from a node to itself; node {loops[:1]} has one")
     parts = sorted(map(sorted, _nx().connected_components(graph)))
-    require(
-        len(parts) == 1,
-        f"the graph must be connected; it has {len(parts)} parts, and {parts[-1][0]} cannot be reached from 0",
-    )
+    if len(parts) != 1:
+        raise SettingError(
+            f"the graph must be connected; it has {len(parts)} parts, and {parts[-1][0]} cannot be reached from 0"
+        )
     return tuple(tuple(sorted(graph[node])) for node in range(num_clients))
 
 

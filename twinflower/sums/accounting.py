@@ -48,7 +48,7 @@ import math
 import numpy as np
 
 from ..arrays import Array
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.accountant import gdp_epsilon
 from .grid import SHARE_BITS
 
@@ -69,7 +69,8 @@ def round_mu(moves: Array, entries: int, deviation: float) -> Array:
 
 def _price(entries: int, deviation: float) -> float:
     """The factor 1 + sqrt(pi / 2) sqrt(d) / S of (*)."""
-    require(deviation >= 1, f"discrete noise needs a deviation of at least one cell; got {deviation:g}")
+    if not deviation >= 1:
+        raise SettingError(f"discrete noise needs a deviation of at least one cell; got {deviation:g}")
     return 1 + math.sqrt(math.pi / 2 * entries) / deviation
 
 
@@ -89,10 +90,10 @@ def noise_for(
     b = 2 * math.sqrt(entries) / deviation
     square, line = (a * a).sum(0), b * a.sum(0)
     room = (mu / _price(entries, deviation)) ** 2 - len(moves) * b * b
-    require(
-        room > 0,
-        f"rounding alone uses up the budget mu = {mu:g} over {len(moves)} rounds: raise epsilon or lower rounds",
-    )
+    if not room > 0:
+        raise SettingError(
+            f"rounding alone uses up the budget mu = {mu:g} over {len(moves)} rounds: raise epsilon or lower rounds"
+        )
     return float(((line + np.sqrt(line * line + square * room)) / room).max())
 
 

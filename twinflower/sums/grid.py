@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, within
-from ..errors import require
+from ..errors import SettingError
 
 CellArray = NDArray[np.uint64]
 Draw = Callable[[int], Index]
@@ -58,11 +58,11 @@ class Grid(NamedTuple):
 
     def check(self, longest: float) -> None:
         """Raise SettingError unless values of norm `longest` fit into the range."""
-        require(
-            self.most >= 2**SHARE_BITS and longest <= self.reach,
-            f"trust sum needs values below {self.reach:.3g}, the grid's range for {self.sites} sites at this noise; "
-            f"got values up to {longest:.3g}: lower epsilon",
-        )
+        if not (self.most >= 2**SHARE_BITS and longest <= self.reach):
+            raise SettingError(
+                f"trust sum needs values below {self.reach:.3g}, the grid's range for {self.sites} sites at this "
+                f"noise; got values up to {longest:.3g}: lower epsilon"
+            )
 
     def encode(self, value: Array) -> Index:
         """Round a value (..., d) to integers, in cells, clipped to the range; NaN becomes its upper end."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.charges import Charge
 from ..privacy.guard import Guard
 from ..privacy.release import Release
@@ -27,10 +27,8 @@ class SumGuard(Guard):
 
     def open(self, release: Release, round_: int, run: str = "") -> SumNoise:  # type: ignore[override]
         """Charge the round and return the function that encodes a value and adds noise; see `Guard.open`."""
-        require(
-            1 <= round_ <= self.sums.rounds,
-            f"noise was planned for {self.sums.rounds} rounds; got round {round_}",
-        )
+        if not 1 <= round_ <= self.sums.rounds:
+            raise SettingError(f"noise was planned for {self.sums.rounds} rounds; got round {round_}")
         place = round_ - 1, self.number
         sigma, cost, alone = (float(x) for x in (self.sums.sigmas[round_ - 1], self.sums.costs[place],
                                                  self.sums.costs_alone[place]))  # fmt: skip

@@ -58,10 +58,12 @@ class Circle:
     keys: tuple[bytes, ...]
 
     def __post_init__(self) -> None:
-        require(len(self.keys) >= 2, f"a sum needs at least two sites; got {len(self.keys)}")
+        if not len(self.keys) >= 2:
+            raise SettingError(f"a sum needs at least two sites; got {len(self.keys)}")
         require(len({*self.keys}) == len(self.keys), "two sites of the peers file have the same key")
         for number, key in enumerate(self.keys):
-            require(len(key) == KEY, f"the key of site {number} must have {KEY} bytes; got {len(key)}")
+            if len(key) != KEY:
+                raise SettingError(f"the key of site {number} must have {KEY} bytes; got {len(key)}")
 
     @classmethod
     def read(cls, text: str) -> "Circle":
@@ -78,7 +80,10 @@ class Circle:
             ) from None
         entries = len([line for line in lines if line])
         complete = len(keys) == entries and sorted(keys) == list(range(entries))
-        require(complete, f"the peers file must list each site from 0 to {max(entries - 1, 0)} exactly once")
+        if not complete:
+            raise SettingError(
+                f"the peers file must list each site from 0 to {max(entries - 1, 0)} exactly once"
+            )
         return cls(tuple(keys[number] for number in range(entries)))
 
 
@@ -91,15 +96,15 @@ class Identity:
     circle: Circle
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.number < len(self.circle.keys),
-            f"the peers file has no site {self.number}: it names {len(self.circle.keys)} sites",
-        )
+        if not 0 <= self.number < len(self.circle.keys):
+            raise SettingError(
+                f"the peers file has no site {self.number}: it names {len(self.circle.keys)} sites"
+            )
         own = public_bytes(self.key)
-        require(
-            own == self.circle.keys[self.number],
-            f"the peers file gives site {self.number} another public key than that of its own identity-key",
-        )
+        if own != self.circle.keys[self.number]:
+            raise SettingError(
+                f"the peers file gives site {self.number} another public key than that of its own identity-key"
+            )
 
     def announce(self, session: str, settings: str, secret: X25519PrivateKey) -> bytes:
         """The announcement for a session of a run with these settings: the public key of `secret`, signed."""

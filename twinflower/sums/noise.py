@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.counts import CountPlan
 from ..privacy.load import check_sensitivities
 from ..problems.batches import LocalSchedule, Workload
@@ -133,15 +133,15 @@ class Sums:
 
 
 def _check_honest(honest: int, sites: int) -> None:
-    require(
-        2 <= sites <= MOST_SITES,
-        f"trust sum needs from 2 to {MOST_SITES} clients, because each pair of them shares masks; got {sites}",
-    )
-    require(
-        1 <= honest <= sites,
-        f"honest-sites must be from 1 to the number of clients, {sites}; got {honest}: it is how many sites, each one "
-        "itself included, add noise that no attacker knows",
-    )
+    if not 2 <= sites <= MOST_SITES:
+        raise SettingError(
+            f"trust sum needs from 2 to {MOST_SITES} clients, because each pair of them shares masks; got {sites}"
+        )
+    if not 1 <= honest <= sites:
+        raise SettingError(
+            f"honest-sites must be from 1 to the number of clients, {sites}; got {honest}: it is how many sites, "
+            "each one itself included, add noise that no attacker knows"
+        )
 
 
 def _loads(

@@ -28,7 +28,7 @@ from ..algorithms.algorithm import Algorithm, RunInfo
 from ..algorithms.layout import Cells, Layout
 from ..algorithms.messages import NOTHING, Messages, Nothing
 from ..arrays import Array, Index, Seeds
-from ..errors import require
+from ..errors import SettingError
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Batches, Workload
 from ..problems.interfaces import Batch, Bounds, Objective
@@ -99,10 +99,8 @@ class Summed(Algorithm):
 
     def grid(self, round_: int) -> Grid:
         """The grid of this round. Raises SettingError if no noise was planned for the round."""
-        require(
-            1 <= round_ <= len(self.widths),
-            f"noise was planned for {len(self.widths)} rounds; got round {round_}",
-        )
+        if not 1 <= round_ <= len(self.widths):
+            raise SettingError(f"noise was planned for {len(self.widths)} rounds; got round {round_}")
         return Grid(self.widths[round_ - 1], self.info.num_clients)
 
     def init_client(self, start: Array) -> Nothing:
@@ -141,7 +139,8 @@ class Summed(Algorithm):
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Update the server as if every client had sent the mean upload."""
         count = self.info.num_clients
-        require(clients.shape[-1] == count, f"a sum needs all {count} clients; got {clients.shape[-1]}")
+        if clients.shape[-1] != count:
+            raise SettingError(f"a sum needs all {count} clients; got {clients.shape[-1]}")
         return self.advance(server, add(uploads.cells), round_)
 
     def advance(self, server: Server, total: CellArray, round_: int) -> Server:
@@ -161,11 +160,11 @@ class Summed(Algorithm):
 def check_sums(algorithm: Algorithm, steps: int) -> None:
     """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
     known = [name for name, own in ALGORITHMS.items() if own.works_on_sums and not own.constrained]
-    require(
-        algorithm.works_on_sums,
-        f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its messages; "
-        f"choose one of {', '.join(known)} (docs/sums.md says with which settings)",
-    )
+    if not algorithm.works_on_sums:
+        raise SettingError(
+            f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its "
+            f"messages; choose one of {', '.join(known)} (docs/sums.md says with which settings)"
+        )
     algorithm.check_sum(steps)
 
 

@@ -19,60 +19,59 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 
 def check_module(module: nn.Module) -> None:
     """SettingError for a module whose layers or parameters are unsuitable; the module is not called."""
-    require(isinstance(module, nn.Module), f"module must be a torch.nn.Module; got {type(module).__name__}")
+    if not isinstance(module, nn.Module):
+        raise SettingError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     check_layers(module)
     parameters = dict(module.named_parameters())
     require(bool(parameters), "the module has no parameters: there is nothing to train")
     for name, tensor in parameters.items():
         _check_parameter(name, tensor)
     kinds = {(str(tensor.dtype), str(tensor.device)) for tensor in parameters.values()}
-    require(
-        len(kinds) == 1,
-        f"the parameters must have one dtype and one device; got {' and '.join(map(' on '.join, sorted(kinds)))}: "
-        "call module.to(dtype=..., device=...)",
-    )
+    if len(kinds) != 1:
+        raise SettingError(
+            f"the parameters must have one dtype and one device; got {' and '.join(map(' on '.join, sorted(kinds)))}: "
+            "call module.to(dtype=..., device=...)"
+        )
 
 
 def check_layers(module: nn.Module) -> None:
     """SettingError for layers that mix the records of a batch or draw random numbers."""
     for name, layer in module.named_modules():
         mixes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
-        require(
-            not mixes,
-            f"layer '{name}' ({type(layer).__name__}) normalises over the batch, so no record has a gradient of its "
-            "own: use GroupNorm or LayerNorm, or call module.eval() to keep its statistics fixed",
-        )
+        if mixes:
+            raise SettingError(
+                f"layer '{name}' ({type(layer).__name__}) normalises over the batch, so no record has a gradient of "
+                "its own: use GroupNorm or LayerNorm, or call module.eval() to keep its statistics fixed"
+            )
         rate = layer.p if isinstance(layer, _DROPOUTS) else 0.0
-        require(
-            not (rate and layer.training),
-            f"layer '{name}' ({type(layer).__name__}) draws random numbers that no seed of the run decides: call "
-            "module.eval(), or set p = 0",
-        )
+        if rate and layer.training:
+            raise SettingError(
+                f"layer '{name}' ({type(layer).__name__}) draws random numbers that no seed of the run decides: call "
+                "module.eval(), or set p = 0"
+            )
 
 
 def _check_parameter(name: str, tensor: Tensor) -> None:
-    require(
-        not isinstance(tensor, UninitializedParameter),
-        f"parameter '{name}' has no shape yet: give the lazy layer its sizes, or call the module with a row first",
-    )
-    require(
-        tensor.requires_grad,
-        f"parameter '{name}' takes no gradient, and every parameter is trained: call requires_grad_(True), or make it "
-        "a buffer (register_buffer) to keep it as it is",
-    )
-    require(
-        tensor.dtype in _DTYPES,
-        f"parameter '{name}' has dtype {tensor.dtype}; float32 and float64 are possible: call module.float()",
-    )
-    require(
-        _there(tensor.device),
-        f"parameter '{name}' lies on device '{tensor.device}', which this machine does not have: call module.to('cpu') "
-        "(and torch.load(..., map_location='cpu'))",
-    )
-    require(
-        bool(torch.isfinite(tensor).all()),
-        f"parameter '{name}' holds NaN or infinity: start from finite numbers",
-    )
+    if isinstance(tensor, UninitializedParameter):
+        raise SettingError(
+            f"parameter '{name}' has no shape yet: give the lazy layer its sizes, or call the module with a row first"
+        )
+    if not tensor.requires_grad:
+        raise SettingError(
+            f"parameter '{name}' takes no gradient, and every parameter is trained: call requires_grad_(True), or "
+            "make it a buffer (register_buffer) to keep it as it is"
+        )
+    if tensor.dtype not in _DTYPES:
+        raise SettingError(
+            f"parameter '{name}' has dtype {tensor.dtype}; float32 and float64 are possible: call module.float()"
+        )
+    if not _there(tensor.device):
+        raise SettingError(
+            f"parameter '{name}' lies on device '{tensor.device}', which this machine does not have: call "
+            "module.to('cpu') (and torch.load(..., map_location='cpu'))"
+        )
+    if not torch.isfinite(tensor).all():
+        raise SettingError(f"parameter '{name}' holds NaN or infinity: start from finite numbers")
 
 
 def _there(device: torch.device) -> bool:
@@ -82,29 +81,28 @@ def _there(device: torch.device) -> bool:
 
 def check_loss(loss: Any) -> None:
     """SettingError for a loss that is not callable, or whose mean cancels the weight of a single record."""
-    require(callable(loss), f"loss must be a function of an output and a label; got {type(loss).__name__}")
+    if not callable(loss):
+        raise SettingError(f"loss must be a function of an output and a label; got {type(loss).__name__}")
     weighted = getattr(loss, "weight", None) is not None and getattr(loss, "reduction", "") == "mean"
-    require(
-        not weighted,
-        f"{type(loss).__name__} divides by the weights of the records in a batch, so the weight of a single one is "
-        "lost: set reduction='sum' (a loss is called with one record at a time)",
-    )
+    if weighted:
+        raise SettingError(
+            f"{type(loss).__name__} divides by the weights of the records in a batch, so the weight of a single one is "
+            "lost: set reduction='sum' (a loss is called with one record at a time)"
+        )
 
 
 def check_whole(name: str, value: Any, least: int, meaning: str = "") -> None:
     """SettingError unless the value is an integer >= least; `meaning` is added to the rule in the message."""
-    require(
-        isinstance(value, int) and value >= least,
-        f"{name} must be a whole number, at least {least}{meaning}; got {value!r}",
-    )
+    if not (isinstance(value, int) and value >= least):
+        raise SettingError(f"{name} must be a whole number, at least {least}{meaning}; got {value!r}")
 
 
 def check_row_shape(shape: Any) -> None:
     """SettingError unless the shape is a tuple of positive integers."""
-    require(
-        isinstance(shape, tuple) and all(isinstance(size, int) and size > 0 for size in shape),
-        f"row_shape must be a tuple of whole numbers above 0, such as (1, 28, 28); got {shape!r}",
-    )
+    if not (isinstance(shape, tuple) and all(isinstance(size, int) and size > 0 for size in shape)):
+        raise SettingError(
+            f"row_shape must be a tuple of whole numbers above 0, such as (1, 28, 28); got {shape!r}"
+        )
 
 
 @contextmanager
@@ -135,16 +133,17 @@ def check_outputs(forward: Callable[[Tensor], Any], module: nn.Module, rows: Ten
         outputs = forward(rows)
         torch.manual_seed(2)
         again = forward(rows)
-    require(
-        isinstance(outputs, Tensor) and outputs.shape[:1] == rows.shape[:1],
-        f"the module must return one tensor with an output for each row; {len(rows)} rows gave {_described(outputs)}",
-    )
-    for name, buffer in module.named_buffers():
-        require(
-            torch.equal(buffer, before[name]),
-            f"buffer '{name}' changes when the module is called, and would carry data from record to record: call "
-            "module.eval(), or replace the layer that keeps it",
+    if not (isinstance(outputs, Tensor) and outputs.shape[:1] == rows.shape[:1]):
+        raise SettingError(
+            f"the module must return one tensor with an output for each row; {len(rows)} rows gave "
+            f"{_described(outputs)}"
         )
+    for name, buffer in module.named_buffers():
+        if not torch.equal(buffer, before[name]):
+            raise SettingError(
+                f"buffer '{name}' changes when the module is called, and would carry data from record to record: call "
+                "module.eval(), or replace the layer that keeps it"
+            )
     require(
         torch.equal(outputs, again),
         "the module draws random numbers that the run does not seed: call module.eval() or remove its dropout",

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.functional import mse_loss
 
-from ..errors import require
+from ..errors import SettingError
 from .checks import in_one_sentence
 from .objective import ModuleObjective, seeded
 
@@ -29,24 +29,25 @@ def load_objective(name: str, num_classes: int, **penalised: Any) -> ModuleObjec
     path, factory = _parts(name)
     with in_one_sentence(f"{path}: {factory}() failed"):
         make = getattr(_imported(path), factory, None)
-        require(callable(make), f"{path} defines no function '{factory}'")
+        if not callable(make):
+            raise SettingError(f"{path} defines no function '{factory}'")
         made = seeded(make, 0)  # type: ignore[arg-type]
     objective = (
         made if isinstance(made, ModuleObjective) else _plain(made, num_classes, f"{path}: {factory}()")
     )
     own = [key for key in penalised if getattr(objective, key) != getattr(ModuleObjective, key)]
-    require(
-        not own,
-        f"{path}: {', '.join(own)} must be left to the run's settings; set {', '.join(own).replace('_', '-')} there",
-    )
+    if own:
+        raise SettingError(
+            f"{path}: {', '.join(own)} must be left to the run's settings; set {', '.join(own).replace('_', '-')} there"
+        )
     return replace(objective, factory=make, **penalised)
 
 
 def _plain(made: Any, num_classes: int, where: str) -> ModuleObjective:
-    require(
-        isinstance(made, nn.Module),
-        f"{where} must return an nn.Module or a ModuleObjective; it returned {type(made).__name__}",
-    )
+    if not isinstance(made, nn.Module):
+        raise SettingError(
+            f"{where} must return an nn.Module or a ModuleObjective; it returned {type(made).__name__}"
+        )
     return ModuleObjective(made) if num_classes else ModuleObjective(made, mse_loss, classifies=False)
 
 
@@ -54,12 +55,13 @@ def _parts(name: str) -> tuple[Path, str]:
     """The file and the function's name in "torch:FILE.py:NAME"; SettingError for a malformed name or no such file."""
     _, _, rest = name.partition(":")
     path, colon, factory = rest.rpartition(":")
-    require(
-        bool(colon) and path.endswith(".py") and factory.isidentifier(),
-        f"a PyTorch objective is written torch:FILE.py:NAME, NAME a function in that file; got '{name}'",
-    )
+    if not (bool(colon) and path.endswith(".py") and factory.isidentifier()):
+        raise SettingError(
+            f"a PyTorch objective is written torch:FILE.py:NAME, NAME a function in that file; got '{name}'"
+        )
     file = Path(path).expanduser().absolute()
-    require(file.is_file(), f"there is no file {file}, which objective '{name}' names")
+    if not file.is_file():
+        raise SettingError(f"there is no file {file}, which objective '{name}' names")
     return file, factory
 
 

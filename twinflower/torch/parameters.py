@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..arrays import Array
-from ..errors import require
+from ..errors import SettingError
 from ..problems.regularisers import Span
 
 State = Mapping[str, Tensor]
@@ -50,7 +50,8 @@ class Parameters:
         found: dict[str, Span] = {}
         for pattern in map(str.strip, patterns.split(",")):
             hits = {name: span for name, span in self.spans.items() if fnmatchcase(name, pattern)}
-            require(bool(hits), f"no parameter is called '{pattern}'; there are {', '.join(self.names)}")
+            if not hits:
+                raise SettingError(f"no parameter is called '{pattern}'; there are {', '.join(self.names)}")
             found |= hits
         return dict(sorted(found.items(), key=lambda item: item[1]))
 
@@ -66,32 +67,32 @@ class Parameters:
     def flat(self, state: State) -> Array:
         """The parameters in a state_dict as a point (d,); SettingError unless names, shapes and buffers match."""
         mine = self.module.state_dict()
-        require(
-            isinstance(state, Mapping) and all(isinstance(tensor, Tensor) for tensor in state.values()),
-            f"a state_dict maps names to tensors; got {type(state).__name__}: call module.state_dict()",
-        )
+        if not (isinstance(state, Mapping) and all(isinstance(tensor, Tensor) for tensor in state.values())):
+            raise SettingError(
+                f"a state_dict maps names to tensors; got {type(state).__name__}: call module.state_dict()"
+            )
         self._check_keys(mine.keys(), state)
         for name, tensor in mine.items():
             got, wanted = tuple(state[name].shape), tuple(tensor.shape)
-            require(
-                got == wanted,
-                f"the state_dict has '{name}' with shape {got}; the module's has shape {wanted}",
-            )
+            if got != wanted:
+                raise SettingError(
+                    f"the state_dict has '{name}' with shape {got}; the module's has shape {wanted}"
+                )
         for name, buffer in self.module.named_buffers():
-            require(
-                name not in mine or torch.equal(state[name].to(buffer), buffer),
-                f"the state_dict has another buffer '{name}' than the module: call module.load_state_dict(state) and "
-                "make the objective from that module",
-            )
+            if name in mine and not torch.equal(state[name].to(buffer), buffer):
+                raise SettingError(
+                    f"the state_dict has another buffer '{name}' than the module: call module.load_state_dict(state) "
+                    "and make the objective from that module"
+                )
         return to_point(torch.cat([state[name].detach().reshape(-1) for name in self.names]))
 
     def _check_keys(self, mine: Any, state: State) -> None:
         missing, strange = sorted(mine - state.keys()), sorted(state.keys() - mine)
-        require(
-            not missing and not strange,
-            f"the state_dict is not of this module: it lacks {', '.join(missing) or 'nothing'} and has "
-            f"{', '.join(strange) or 'nothing'} besides",
-        )
+        if missing or strange:
+            raise SettingError(
+                f"the state_dict is not of this module: it lacks {', '.join(missing) or 'nothing'} and has "
+                f"{', '.join(strange) or 'nothing'} besides"
+            )
 
 
 def to_point(tensor: Tensor) -> Array:

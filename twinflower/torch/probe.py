@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from ..errors import require
+from ..errors import SettingError
 from ..problems.interfaces import Batch
 from .checks import check_outputs, in_one_sentence, no_broadcasting
 from .rows import RowFunctions
@@ -62,11 +62,11 @@ class Probe:
     def _made_up(self, width: int, whole: bool) -> Tensor:
         """Three artificial rows (3, *row_shape), independent of all data."""
         like = next(self.functions.module.parameters())
-        require(
-            not self.row_shape or prod(self.row_shape) == width,
-            f"rows have {width} numbers, and row_shape {self.row_shape} has {prod(self.row_shape)} (a bias column is "
-            "one more: bias = false leaves it out)",
-        )
+        if self.row_shape and prod(self.row_shape) != width:
+            raise SettingError(
+                f"rows have {width} numbers, and row_shape {self.row_shape} has {prod(self.row_shape)} (a bias "
+                "column is one more: bias = false leaves it out)"
+            )
         draw = torch.Generator().manual_seed(0)
         rows = torch.zeros(3, width) if whole else torch.randn(3, width, generator=draw)
         return rows.to(like.device, torch.int64 if whole else like.dtype).reshape(
@@ -91,8 +91,8 @@ class Probe:
         ):
             loss = self.functions.row_loss(output, label)
         fits = isinstance(loss, Tensor) and loss.shape == () and loss.is_floating_point()
-        require(
-            fits,
-            f"the loss of one row must be a scalar; for an output of shape {shape} and one label it gave "
-            f"{tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__}",
-        )
+        if not fits:
+            raise SettingError(
+                f"the loss of one row must be a scalar; for an output of shape {shape} and one label it gave "
+                f"{tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__}"
+            )

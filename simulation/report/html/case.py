@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.errors import require
+from twinflower.errors import SettingError
 
 from ...results.folder import has_ended
 from ...results.reading import read_clients, read_config, read_summary
@@ -35,7 +35,8 @@ class Case(NamedTuple):
     @classmethod
     def of_folder(cls, folder: Path) -> "Case":
         """The case of an ended run; SettingError if none has ended in this folder."""
-        require(has_ended(folder), f"no run has ended in {folder}: give its config.toml for what it plans")
+        if not has_ended(folder):
+            raise SettingError(f"no run has ended in {folder}: give its config.toml for what it plans")
         summary = read_summary(folder)
         return cls(
             read_config(folder).config, summary["privacy"], read_clients(folder),
