@@ -149,6 +149,9 @@ class Descent:
         """The release of a site in a round."""
         return gradient_release(bounds, workload)
 
+    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> None:
+        """There is no accounting of its own."""
+
 
 def planned(objective: LinearModel, rows: int, rounds: int, epsilon: float) -> Plan:
     """The plan of the sites' noise, the release after the last round included."""

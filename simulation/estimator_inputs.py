@@ -220,7 +220,7 @@ def unscaled(X: Any, inputs: Inputs) -> Unscaled | None:
 def counted(values: Array) -> tuple[Range, ...]:
     """The ranges that private ranges of these columns (rows, columns) would be without noise."""
     bins = Bins.for_noise(0.0)
-    return bins.find_ranges(bins.counts(values), len(values))
+    return bins.holding_ranges(bins.counts(values))
 
 
 def scaled_by(inputs: Inputs, ranges: Sequence[Range]) -> Inputs:

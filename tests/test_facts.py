@@ -17,6 +17,7 @@ from twinflower.models.facts import Clipped, Facts
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.agreement import simulated
 from twinflower.simulation.runs.facts import known
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -128,7 +129,65 @@ def test_a_private_run_says_nothing_about_events(tmp_path):
     keys = sites(tmp_path, "logistic")[0] | private | {"data.row-norm": 1.0}
     (result,) = cohort.train([prepare(parse(keys))])
     facts = twinflower.load(write_run(result, tmp_path / "run")).facts
-    assert (facts.rows, facts.events, facts.clipped) == (200, None, None)
+    assert (facts.rows, facts.events, facts.clipped) == (200, None, {"age": None, "size": None})
+    assert dict(facts.lines)["values clipped to their range"] == "age: not counted; size: not counted"
+    assert facts.columns("age")["values_clipped"] is None
+
+
+def with_age(folder, text):
+    """Put another range of the column age into the schema."""
+    file = folder / "schema.toml"
+    changed = re.sub(r"(age = \{ range = )(\[[^]]*\]|\"private\")", rf"\g<1>{text}", file.read_text())
+    assert changed != file.read_text()
+    file.write_text(changed)
+
+
+def ages(folder):
+    """The ages in all tables, in order."""
+    tables = [csv.DictReader(file.open()) for file in sorted(folder.glob("[0-9].csv"))]
+    return np.sort([float(row["age"]) for table in tables for row in table])
+
+
+@pytest.mark.parametrize("clipped", [0, 2, 3])
+def test_clipped_values_are_counted_and_more_than_a_hundredth_withhold_the_intervals(clipped, tmp_path):
+    keys, known = sites(tmp_path, "logistic")[0], ages(tmp_path)
+    with_age(tmp_path, [float(known[0]), float(known[-1 - clipped])])
+    (result,) = cohort.train([at_maximum(prepare(parse(keys)))])
+    folder = write_run(result, tmp_path / "run")
+    found = twinflower.load(folder).coefficients()
+    assert found.facts.clipped == ({"age": Clipped(clipped, 200)} if clipped else {})
+    assert np.isfinite(found[1].p_value) == (clipped <= 2)
+    for output in OUTPUTS:
+        text = shown(output, folder)
+        assert (
+            output == "csv" or not clipped or f"{clipped} of 200" in text or f"{clipped}, 200" in spaced(text)
+        )
+        assert output == "csv" or ("withheld, because more than 1% of the values" in text) == (clipped > 2)
+
+
+def test_without_privacy_a_private_range_clips_nothing(tmp_path):
+    keys = sites(tmp_path, "logistic")[0]
+    with_age(tmp_path, '"private"')
+    (result,) = cohort.train([at_maximum(simulated(prepare(parse(keys))))])
+    (own,) = (own for name, own in result.setup.ranges if name == "age")
+    assert not own.excludes(ages(tmp_path)).any()
+    found = twinflower.load(write_run(result, tmp_path / "run")).coefficients()
+    assert found.facts.clipped == {} and np.isfinite(found[1].p_value)
+
+
+def test_with_privacy_there_is_a_bound_on_what_a_private_range_clips(tmp_path):
+    private = {"privacy.mode": "public-state", "privacy.epsilon": 400.0, "data.row-norm": 1.0}
+    keys = sites(tmp_path, "logistic")[0] | private
+    with_age(tmp_path, '"private"')
+    (result,) = cohort.train([prepare(parse(keys))])
+    found = twinflower.load(write_run(result, tmp_path / "run")).coefficients()
+    (own,) = (own for name, own in result.setup.ranges if name == "age")
+    bound = found.facts.clipped["age"]
+    assert bound.at_most and own.excludes(ages(tmp_path)).sum() <= bound.values <= bound.rows == 200
+    assert found.facts.clipped["size"] is None and any(
+        "in size, the intervals are wrong" in text for text in found.remarks
+    )
+    assert np.isfinite([row.p_value for row in found]).any() == (bound.values <= 2)
 
 
 def test_facts_survive_a_file_and_name_the_clipped_columns():

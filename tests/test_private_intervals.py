@@ -526,17 +526,38 @@ def test_all_shares_together_must_leave_something_for_the_rounds(tmp_path):
 
 
 def test_the_plan_shows_the_release(tmp_path):
-    setup = run(tmp_path)
+    setup, more = run(tmp_path), tmp_path / "more"
+    more.mkdir()
     told = dict(forecast(setup))
     assert told["intervals"].startswith("for 0.5 of the budget; by public reference rows at the start")
     assert "what it releases after the last round for intervals included" in told["guarantee"]
     assert noise_rows(setup)[-1][:2] == ("intervals", "4")
     warned = dict(outlook(run(tmp_path, **{"privacy.epsilon": 1.0})))["warning"]
     assert "there will probably be no intervals" in warned and "at least 5 are needed" in warned
-    assert "warning" not in dict(outlook(run(tmp_path, sizes=(600, 900, 500), **{"privacy.epsilon": 50.0})))
+    assert "warning" not in dict(
+        outlook(run(more, sizes=(6000, 9000, 5000), **{"privacy.epsilon": 50.0, "privacy.delta": 1e-6}))
+    )
     assert setup.plan.least_multiplier(0) == pytest.approx(
         min(information.sigma(setup, 0), float(setup.plan.multipliers[0]))
     )
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_the_forecast_names_the_deviation_of_numbers_from_which_there_are_intervals(share, tmp_path):
+    """Rows like the reference rows, but with twice or half of that deviation, are clear enough, or not."""
+    private = {"privacy.epsilon": 20.0, "privacy.delta": 1e-6}
+    setup = run(tmp_path, sizes=(6000, 9000, 5000), **private)
+    text = dict(forecast(setup))["intervals"]
+    deviation = share * float(re.search(r"for which it must be (\S+) of the width", text)[1])
+    features = setup.inputs.spanning()
+    features[:, :2] *= deviation * np.sqrt(12)  # age and size, before three groups
+    known = Reference.of(setup.objective, features)
+    total = setup.partition.sizes.sum() / len(features)
+    noise = np.sqrt(sum(information.sigma(setup, client) ** 2 for client in range(3)))
+    eigenvalue = np.linalg.eigvalsh(known.basis.T @ known.information(setup.start) @ known.basis)[0]
+    clear = total * eigenvalue / (noise * information.units(setup).matrix)
+    assert (clear >= LEAST_CLEAR) == (share > 1)
+    assert ("warning" in dict(outlook(setup))) == (float(deviation / share) > 0.1)
 
 
 def test_folder_command_and_report_show_the_intervals(tmp_path):
@@ -551,7 +572,8 @@ def test_folder_command_and_report_show_the_intervals(tmp_path):
     folder = write_run(result, tmp_path / "run")
     model = twinflower.load(folder)
     found = model.coefficients()
-    (remark,) = inferred(model).remarks
+    remark, uncounted = inferred(model).remarks
+    assert "in age, size, the intervals are wrong" in uncounted
     assert remark.startswith("the estimates are one step of Newton's method")
     assert sum(row.std_error > 0 for row in found) == 5
     own = [row.estimate for row in model._table()]

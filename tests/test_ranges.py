@@ -141,36 +141,66 @@ def distributions():
 @pytest.mark.parametrize("name", distributions())
 def test_a_range_holds_the_bulk_of_a_column_and_little_else(name, per_octave):
     grid, values = Bins(per_octave), distributions()[name]
-    (found,) = grid.find_ranges(grid.counts(values[:, None]), len(values))
-    held = values[~np.isnan(values) & (values != 0)]
-    assert np.mean((held >= found.low) & (held <= found.high)) > 0.7
-    spread = np.quantile(held, 0.95) - np.quantile(held, 0.05)
+    (found,) = grid.find_ranges(grid.counts(values[:, None]), len(values), 0.0)
+    held = values[~np.isnan(values)]
+    assert np.mean(found.excludes(held)) <= 0.01
+    spread = np.quantile(held, 0.995) - np.quantile(held, 0.005)
     coarse = np.abs(held).max() * (2 ** (1 / per_octave) - 1)  # a bin cannot be divided
     assert found.high - found.low < 1.5 * spread + 2 * coarse
+
+
+@pytest.mark.parametrize("name", distributions())
+def test_a_range_clips_a_hundredth_and_twenty_deviations_of_the_noise_at_most(name):
+    grid, values, draw = Bins(8), distributions()[name], np.random.default_rng(6)
+    counts, sigma = grid.counts(values[:, None]), len(values) / 2000
+    held = values[~np.isnan(values)]
+    for _ in range(10):
+        (found,) = grid.find_ranges(counts + sigma * draw.normal(size=counts.shape), len(values), sigma)
+        assert np.sum(found.excludes(held)) < 0.01 * len(held) + 20 * sigma
+
+
+@pytest.mark.parametrize("name", distributions())
+def test_without_privacy_a_range_holds_every_value(name):
+    grid, values = Bins(8), distributions()[name]
+    (found,) = grid.holding_ranges(grid.counts(values[:, None]))
+    assert not found.excludes(values).any()
+    assert found.high - found.low <= 2 ** (1 / 8) * 2 * np.nanmax(np.abs(values))
+
+
+@pytest.mark.parametrize("own", [Range(-1.0, 4.0), Range(0.0, 1.5), Range(0.3, 2.0)])
+def test_the_bound_on_values_outside_of_a_range_holds_for_19_of_20_noises(own):
+    """The bins that a range divides count as outside, which only raises the bound."""
+    grid, values, draw = Bins(4), distributions()["skewed"], np.random.default_rng(7)
+    counts, outside = grid.counts(values[:, None]), own.excludes(values).sum()
+    noisy = counts + 5.0 * draw.normal(size=(400, grid.count))
+    bounds = grid.outside(noisy, len(values), 5.0, [own] * 400)
+    assert np.mean(np.array(bounds) >= outside) > 0.95 - 3 * np.sqrt(0.05 * 0.95 / 400)
+    assert grid.outside(counts, len(values), 0.0, [Range(0.0, 64.0)]) == [0]
 
 
 @pytest.mark.parametrize("name", distributions())
 def test_ranges_scale_and_turn_with_the_unit_of_a_column(name):
     """Multiplied by a power of two, or by -1, the values are in other bins of the same form."""
     grid, values = Bins(1), distributions()[name][:, None]
-    (found,) = grid.find_ranges(grid.counts(values), len(values))
-    (larger,) = grid.find_ranges(grid.counts(1024 * values), len(values))
+    (found,) = grid.find_ranges(grid.counts(values), len(values), 0.0)
+    (larger,) = grid.find_ranges(grid.counts(1024 * values), len(values), 0.0)
     assert larger == Range(1024 * found.low, 1024 * found.high)
     if name != "centred":  # whose two sides are equally likely, so that a tie decides
-        (turned,) = grid.find_ranges(grid.counts(-values), len(values))
+        (turned,) = grid.find_ranges(grid.counts(-values), len(values), 0.0)
         assert_allclose((turned.low, turned.high), (-found.high, -found.low), rtol=1e-12)
 
 
 @pytest.mark.parametrize("values", [np.zeros(50), np.full(50, math.nan)])
 def test_a_column_without_magnitudes_has_the_range_of_the_unit(values):
     grid = Bins()
-    assert grid.find_ranges(grid.counts(values[:, None]), 50) == (Range(-1.0, 1.0),)
+    counts = grid.counts(values[:, None])
+    assert grid.find_ranges(counts, 50, 0.0) == grid.holding_ranges(counts) == (Range(-1.0, 1.0),)
 
 
 @pytest.mark.parametrize("sigma", [1e-3, 10.0, 1e4])
 def test_ranges_of_nothing_but_noise_are_ranges(sigma):
     draw = np.random.default_rng(5)
-    found = Bins().find_ranges(sigma * draw.normal(size=(2000, Bins().count)), 30)
+    found = Bins().find_ranges(sigma * draw.normal(size=(2000, Bins().count)), 30, sigma)
     assert unpack_ranges(pack_ranges(found), 2000) == found
 
 
@@ -178,7 +208,7 @@ def test_noise_rarely_hides_a_column():
     """Where the noise is a twentieth of the rows, wrong ranges are rare: 1,000 columns of 1,000 rows each."""
     grid, draw = Bins(), np.random.default_rng(2)
     counts = grid.counts(14 + 3.5 * draw.normal(size=(1000, 1000)))
-    found = grid.find_ranges(counts + 50 * draw.normal(size=counts.shape), 1000)
+    found = grid.find_ranges(counts + 50 * draw.normal(size=counts.shape), 1000, 50.0)
     wrong = [not (own.low <= 14 <= own.high and own.high - own.low < 40) for own in found]
     assert sum(wrong) < 20
 
@@ -428,7 +458,7 @@ def test_messages_and_arrays_agree_to_the_bit(sites, privacy):
         other = train(setup)
         assert other.setup.ranges == own.setup.ranges
         assert_allclose(other.model, own.model, rtol=1e-9, atol=1e-12)
-    assert own.rows[-1]["test_accuracy"] > 0.75
+    assert own.rows[-1]["test_accuracy"] > 0.7
     assert own.summary()["private_ranges"].keys() == {"area", "share"}
 
 

@@ -9,6 +9,7 @@ rows makes no difference.
 
 import os
 from functools import lru_cache
+from logging import WARNING
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 from flwr.app import Context, UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
+from flwr.common import log
 
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import AlgorithmClient, for_flower_strategies
@@ -30,6 +32,7 @@ from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.sums.masks import Identity
 
 from ..runs import held_out
+from ..runs.facts import counted
 from ..runs.identity import read_identity
 from ..runs.parties import client_of
 from ..runs.rows import at_site
@@ -87,7 +90,18 @@ def site_setup(site: Site, run_config: UserConfig) -> Setup:
     with refusing():
         config = site.config(run_config)
     check_people(site)
-    return at_site(prepare_node(config), site.partition_id)
+    setup = prepare_node(config)
+    if setup.dataset.schema and setup.dataset.clipped is not None:
+        clipped = counted(setup.dataset.schema, setup.dataset.clipped)
+        _note_clipped(site, "; ".join(f"{column}: {own}" for column, own in clipped.items()))
+    return at_site(setup, site.partition_id)
+
+
+@lru_cache(maxsize=2)  # once, not with every message
+def _note_clipped(site: Site, text: str) -> None:
+    """Write to the site's own log, which nobody else reads, how many values are outside of their public range."""
+    if text:
+        log(WARNING, "twinflower: values clipped to their range in %s: %s", site.schema, text)
 
 
 @lru_cache(maxsize=2)  # a file that changes later no longer fits its ledger

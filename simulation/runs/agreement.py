@@ -87,8 +87,27 @@ def counts_of(setup: Setup, number: int) -> FirstCounts | None:
 def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
     """The ranges from the counts (K, entries) of these clients (K,)."""
     bins = bins_of(setup)
-    total = counts[:, : _split(setup)].sum(0).reshape(-1, bins.count)
-    return bins.find_ranges(total, int(setup.partition.sizes[clients].sum()))
+    total = _together(setup, counts)
+    if setup.plan is None:
+        return bins.holding_ranges(total)
+    return bins.find_ranges(total, *_size(setup, clients))
+
+
+def _together(setup: Setup, counts: Array) -> Array:
+    """The counts (columns, bins) of all clients together."""
+    return counts[:, : _split(setup)].sum(0).reshape(-1, bins_of(setup).count)
+
+
+def _size(setup: Setup, clients: Index) -> tuple[int, float]:
+    """The number of rows of these clients, and the deviation of the noise in a count of all of these."""
+    noise = math.hypot(*(sigma(setup, int(client)) for client in clients))
+    return int(setup.partition.sizes[clients].sum()), noise
+
+
+def _outside(setup: Setup, counts: Array, clients: Index, ranges: tuple[Range, ...]) -> dict[str, int]:
+    """Bounds on the values outside of the private ranges, by column."""
+    found = bins_of(setup).outside(_together(setup, counts), *_size(setup, clients), ranges)
+    return dict(zip(unscaled(setup).schema.private, found, strict=True))
 
 
 def entries(setup: Setup) -> int:
@@ -99,7 +118,10 @@ def entries(setup: Setup) -> int:
 def agreed(setup: Setup, counts: Array, clients: Index) -> Setup:
     """The same run with what follows from the counts (K, entries) of these clients (K,)."""
     setup = replace(setup, persons=_persons(setup, counts, clients))
-    return scaled(setup, found(setup, counts, clients)) if setup.dataset.unscaled else setup
+    if not setup.dataset.unscaled:
+        return setup
+    ranges = found(setup, counts, clients)
+    return replace(scaled(setup, ranges), outside=_outside(setup, counts, clients, ranges))
 
 
 def _persons(setup: Setup, counts: Array, clients: Index) -> dict[int, SurvivalTable]:

@@ -4,8 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from twinflower.arrays import Mask
 from twinflower.count_labels import unpacked
+from twinflower.data.columns import Number
 from twinflower.data.dataset import ARRAYS, OWN
+from twinflower.data.schema import Schema
 from twinflower.data.sets import TableData
 from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.facts import Clipped, Facts
@@ -14,12 +17,35 @@ from twinflower.survival_labels import unsigned
 from .setup import Setup
 
 
-def known(setup: Setup, clipped: Mapping[str, Clipped] | None = None) -> Facts:
-    """What is known of the rows of a run; clipped: as in `Facts`.
+def known(setup: Setup) -> Facts:
+    """What is known of the rows of a run.
 
-    Numbers of rows are public in every run. Events are counted only without privacy, and only where the rows are here.
+    Numbers of rows are public in every run. Events and clipped values are counted only without privacy, and only where
+    the rows are here; for columns with private ranges there are bounds from what the sites have released.
     """
-    return Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup), clipped)
+    return Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup), _clipped(setup))
+
+
+def _clipped(setup: Setup) -> Mapping[str, Clipped | None] | None:
+    data, rows = setup.dataset, int(setup.partition.sizes.sum())
+    if data.schema is None:
+        return None
+    found: dict[str, Clipped | None] = {
+        name: Clipped(values, rows, at_most=setup.plan is not None) for name, values in setup.outside.items()
+    }
+    if setup.plan or setup.config.data.name == OWN or data.clipped is None:
+        found |= {
+            own.name: None for own in data.schema.columns if isinstance(own, Number) and own.name not in found
+        }
+    else:
+        found |= counted(data.schema, data.clipped[setup.partition.rows])
+    return {name: own for name, own in found.items() if own is None or own.values}
+
+
+def counted(schema: Schema, clipped: Mask) -> dict[str, Clipped]:
+    """How many values are clipped, by column, given which (rows, columns)."""
+    counts = zip(schema.names, clipped.sum(0).tolist(), strict=True)
+    return {name: Clipped(values, len(clipped)) for name, values in counts if values}
 
 
 def _dropped(setup: Setup) -> dict[str, int]:

@@ -47,7 +47,8 @@ class Setup:
 
     partition: the rows that each client trains on. site: the number of the client whose rows a deployed node holds.
     held: the rows on which clients evaluate, None for none. own_held: in the process of a site with rows of its own,
-    the held-out rows themselves. ranges: private ranges, once they are found. persons: those of every client by the
+    the held-out rows themselves. ranges: private ranges, once they are found. outside: bounds on how many values of
+    their columns are clipped, by column. persons: those of every client by the
     cells of `time_grid`, once they are counted.
     """
 
@@ -63,6 +64,7 @@ class Setup:
     held: Partition | None = None
     own_held: Batch | None = None
     ranges: tuple[tuple[str, Range], ...] = ()
+    outside: Mapping[str, int] = field(default_factory=dict)
     persons: Mapping[int, SurvivalTable] = field(default_factory=dict)
 
     @cached_property

@@ -118,14 +118,16 @@ class Number:
         """Names of the features that encode the column."""
         return (self.name, *_indicator(self))
 
-    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
-        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell.
+    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> NDArray[np.bool_]:
+        """Write the features of these cells to `out` (rows, features), and return which are clipped to the range
+        (rows,); CellError for an invalid cell.
 
         Without a range the numbers themselves are written, NaN where they are missing.
         """
         values = numbers(cells, absent)
         out[:, 0] = values if self.range is None else self.range.features(values)
         _note_missing(self, np.isnan(values), out)
+        return self.range.excludes(values) if self.range else np.zeros(len(values), bool)
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,13 @@ class Category:
         places = {value: place for place, values in enumerate(named) for value in values}
         return _coded(cells, places, absent, f"one of the categories, which are {_few(places)}")
 
-    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> None:
-        """Write the features of these cells to `out` (rows, features); CellError for an invalid cell."""
+    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> NDArray[np.bool_]:
+        """Write the features of these cells to `out` (rows, features), of which none is clipped; CellError for an
+        invalid cell."""
         codes, size = self.codes(cells, absent), len(self.categories)
         out[:, :size] = codes[:, None] == np.arange(size)
         _note_missing(self, codes < 0, out)
+        return np.zeros(len(codes), bool)
 
 
 Column = Number | Category

@@ -76,6 +76,8 @@ class Dataset:
     groups                    a number for the group, such as a person, of each training row (rows,); None for none
     row_weights, weight_range the weights of the training rows (rows,) and their public range; None for none. Test rows
                               have no weights
+    clipped                   which values of the training rows were clipped to the public range of their column (rows,
+                              columns of the schema); None if that is not known
     """
 
     name: str
@@ -96,6 +98,7 @@ class Dataset:
     row_weights: Floats | None = None
     weight_range: Range | None = None
     groups: Index | None = None
+    clipped: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):

@@ -2,7 +2,8 @@
 
 Before the first round every client counts, for each such column, its values in public bins (`Bins`) and adds
 Gaussian noise. The server adds up the counts and computes one range per column (`find_ranges`), with which all clients
-and the model then scale. This is post-processing of what the clients released, and costs no further privacy.
+and the model then scale. This is post-processing of what the clients released, and costs no further privacy. In a run
+without privacy the counts are exact, and a range holds all values (`holding_ranges`).
 
 Sensitivity. A value is in exactly one bin of its column: a magnitude with a sign, zero, or missing. Replacing a record
 therefore changes at most two counts of a column, each by 1, and the counts of all c columns together by at most
@@ -28,6 +29,12 @@ Floats = NDArray[np.float64]
 _LOWEST, _HIGHEST = -30, 40  # exponents of 2: magnitudes from 1e-9 to 1e12
 _INNER = 3  # octaves below the largest magnitude in which a range can begin or end; all below are one bin
 _DEVIATIONS = 2.0  # of a column from its mean that its range has room for
+_TAIL = 0.005  # share of a column's values beyond each end of its range, if the noise lets it be seen
+_SEEN = (
+    0.01  # share of the rows; with more noise tails are not seen, and a wide range costs accuracy for nothing
+)
+_SURE = 1.645  # deviations of its noise that a sum exceeds in 5% of the cases
+_CLEAR = 5.0  # deviations of its noise from which the count of an octave shows that there are values
 _UNKNOWN = Range(-1.0, 1.0)  # if no magnitude stands out
 RESOLUTIONS = (8, 4, 2, 1)
 _MOST_NOISE = 0.05  # largest standard deviation of an octave's total count, as a share of the rows
@@ -79,20 +86,46 @@ class Bins:
         codes = np.where(np.isnan(values), self.count - 1, codes)
         return np.stack([np.bincount(own, minlength=self.count) for own in codes.T]).astype(np.float64)
 
-    def find_ranges(self, counts: Floats, rows: int) -> tuple[Range, ...]:
-        """A range for each column from the (noisy) counts (columns, bins) of altogether so many rows.
+    def find_ranges(self, counts: Floats, rows: int, sigma: float) -> tuple[Range, ...]:
+        """A range for each column from the noisy counts (columns, bins) of altogether so many rows.
 
-        The mean plus and minus two standard deviations of the column's densest interval.
+        sigma: the standard deviation of the noise in a count. A range holds the mean plus and minus two standard
+        deviations of the column's densest interval, and all but `_TAIL` of the values on either side as far as the
+        noise allows to see them.
         """
-        return tuple(self._range(own, rows) for own in counts)
+        return tuple(self._range(own, rows, sigma) for own in counts)
 
-    def _range(self, counts: Floats, rows: int) -> Range:
+    def holding_ranges(self, counts: Floats) -> tuple[Range, ...]:
+        """The range of the bins that are not empty for each column, from exact counts (columns, bins)."""
+        ends = np.concatenate([-self.edges[::-1], self.edges])
+        return tuple(_holding(own[:-1], ends) for own in counts)
+
+    def outside(self, counts: Floats, rows: int, sigma: float, ranges: Sequence[Range]) -> list[int]:
+        """For each column a bound on how many of the rows are outside of its range, which 95% of noises let hold.
+
+        It is post-processing of the noisy counts (columns, bins). The rows outside are those in bins that are not
+        within the range, and also all rows but the missing ones and those in bins within it; the sum of fewer bins has
+        less noise, of standard deviation sigma in each. Zero is within a range that touches it.
+        """
+        return [self._outside(own, rows, sigma, range) for own, range in zip(counts, ranges, strict=True)]
+
+    def _outside(self, counts: Floats, rows: int, sigma: float, own: Range) -> int:
+        ends = np.concatenate([-self.edges[::-1], self.edges])
+        ends[[self.magnitudes, self.magnitudes + 1]] = 0.0
+        held = (ends[:-1] >= own.low) & (ends[1:] <= own.high)
+        bins, kept = counts[:-1], int(held.sum()) + 1
+        if kept < len(bins) - kept:
+            value, terms = rows - counts[-1] - bins[held].sum(), kept
+        else:
+            value, terms = bins[~held].sum(), len(bins) - kept + 1
+        return int(min(max(math.ceil(value + _SURE * sigma * math.sqrt(terms)), 0), rows))
+
+    def _range(self, counts: Floats, rows: int, sigma: float) -> Range:
         """The range of one column.
 
-        The upper edge of the densest window of magnitudes is the largest magnitude kept. The values up to it are
-        divided into the bins of the last few octaves, for both signs, and one bin for everything nearer to zero. The
-        count of that one bin is the number of remaining rows, because summing its many small bins would add up their
-        noise.
+        The upper edge of the densest window of magnitudes is the largest magnitude whose bins have a mean and a
+        deviation without much noise. Quantiles need the tail, so their largest magnitude is that of the last octave
+        that clearly has values.
         """
         k = self.magnitudes
         negative, zero, positive, missing = counts[:k][::-1], counts[k], counts[k + 1 : -1], counts[-1]
@@ -100,12 +133,32 @@ class Bins:
         window = _densest(negative + positive, np.arange(k + 1.0), present)
         if window is None:
             return _UNKNOWN
-        outer = slice(max(window[1] - _INNER * self.per_octave, 0), window[1])
+        bins, places = self._bins(negative, positive, present, window[1])
+        found = _densest(bins, places, present)
+        if found is None:
+            return _UNKNOWN
+        bulk, top = _around(bins, places, *found), self._last(negative, positive, sigma)
+        bins, places = self._bins(negative, positive, present, max(window[1], top))
+        whole = _hull(bulk, _quantiles(bins, places, present, sigma))
+        return _hull(whole, Range(0.0, 0.0) if zero > _TAIL * rows + _CLEAR * sigma else None)
+
+    def _bins(self, negative: Floats, positive: Floats, present: float, top: int) -> tuple[Floats, Floats]:
+        """Counts and edges of the bins of the last few octaves below a magnitude, for both signs, and of one bin for
+        everything nearer to zero.
+
+        The count of that one bin is the number of remaining rows, because summing its many small bins would add up
+        their noise.
+        """
+        outer = slice(max(top - _INNER * self.per_octave, 0), top)
         below, above, edges = negative[outer][::-1], positive[outer], self.edges[outer.start : outer.stop + 1]
         inner = present - below.sum() - above.sum()
-        bins, places = np.concatenate([below, [inner], above]), np.concatenate([-edges[::-1], edges])
-        found = _densest(bins, places, present)
-        return _around(bins, places, *found) if found else _UNKNOWN
+        return np.concatenate([below, [inner], above]), np.concatenate([-edges[::-1], edges])
+
+    def _last(self, negative: Floats, positive: Floats, sigma: float) -> int:
+        """The upper edge of the last octave whose count, of one sign, is clearly not only noise; 0 without any."""
+        octaves = np.maximum(*(own.reshape(-1, self.per_octave).sum(1) for own in (negative, positive)))
+        clear = np.flatnonzero(octaves > _CLEAR * sigma * math.sqrt(self.per_octave))
+        return (int(clear[-1]) + 1) * self.per_octave if clear.size else 0
 
 
 def _densest(counts: Floats, edges: Floats, rows: float) -> tuple[int, int] | None:
@@ -132,6 +185,30 @@ def _around(counts: Floats, edges: Floats, first: int, last: int) -> Range:
     mean = float(shares @ (low + high)) / 2
     reach = _DEVIATIONS * math.sqrt(float(shares @ (low * low + low * high + high * high)) / 3 - mean * mean)
     return Range(mean - reach, mean + reach)
+
+
+def _quantiles(counts: Floats, edges: Floats, rows: float, sigma: float) -> Range | None:
+    """The edges beyond which there are at most `_TAIL` of the rows, and two deviations of the noise in a sum of so many
+    bins; None if the noise of all bins together is more than `_SEEN` of the rows."""
+    noise = sigma * np.sqrt(np.arange(1, len(counts) + 1))
+    if noise[-1] > _SEEN * rows:
+        return None
+    limit = _TAIL * rows + 2 * noise
+    first, last = (int(np.argmax(np.cumsum(own) > limit)) for own in (counts, counts[::-1]))
+    return Range(float(edges[first]), float(edges[len(counts) - last]))
+
+
+def _hull(one: Range, other: Range | None) -> Range:
+    """The range that holds both."""
+    return Range(min(one.low, other.low), max(one.high, other.high)) if other else one
+
+
+def _holding(counts: Floats, ends: Floats) -> Range:
+    """The range of the signed bins (2 K + 1,), of which the middle one is zero, that are not empty."""
+    filled = np.flatnonzero(counts > 0)
+    if not np.any(filled != len(counts) // 2):
+        return _UNKNOWN
+    return Range(float(ends[filled[0]]), float(ends[filled[-1] + 1]))
 
 
 # ----------------------------------------------------------------------------------------- the message

@@ -191,15 +191,20 @@ class Schema:
 
         Columns with private ranges are not scaled, and are NaN where a value is missing.
         """
-        out = np.empty((len(cells[self.names[0]]), len(self.features)))
+        return self.encode_clipped(cells)[0]
+
+    def encode_clipped(self, cells: Mapping[str, Cells]) -> tuple[Floats, NDArray[np.bool_]]:
+        """The features as of `encode`, and which values (rows, columns) are clipped to the range of their column."""
+        rows = len(cells[self.names[0]])
+        out, clipped = np.empty((rows, len(self.features))), np.empty((rows, len(self.columns)), bool)
         first = 0
-        for column in self.columns:
+        for place, column in enumerate(self.columns):
             last = first + len(column.features)
             with _named(column.name):
                 own = self.measured(column.name, cells[column.name])
-                column.encode(own, self.absent, out[:, first:last])
+                clipped[:, place] = column.encode(own, self.absent, out[:, first:last])
             first = last
-        return out
+        return out, clipped
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
         """The labels (rows,): class indices, numbers in [-1, 1], counts with their offsets (`count_labels`), or signed

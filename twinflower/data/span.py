@@ -33,3 +33,7 @@ class Range:
     def features(self, values: Floats) -> Floats:
         """The scaled values with 0 in place of NaN."""
         return np.nan_to_num(self.scaled(values))
+
+    def excludes(self, values: Floats) -> NDArray[np.bool_]:
+        """Which values are outside of the range, and are clipped; not NaN."""
+        return (values < self.low) | (values > self.high)

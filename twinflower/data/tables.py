@@ -30,10 +30,12 @@ Finish = Callable[[Floats], Floats]
 
 
 class Rows(NamedTuple):
-    """Features (rows, features), labels (rows,), and weights and names of groups (rows,), None for a schema without."""
+    """Features (rows, features), labels (rows,), which values are clipped to the range of their column (rows, columns),
+    and weights and names of groups (rows,), None for a schema without."""
 
     features: Floats
     labels: NDArray[Any]
+    clipped: NDArray[np.bool_]
     weights: Floats | None = None
     groups: NDArray[Any] | None = None
 
@@ -44,8 +46,9 @@ class Rows(NamedTuple):
     @classmethod
     def stacked(cls, tables: Sequence["Rows"]) -> "Rows":
         """The rows of all of these tables of one schema, at least one, in their order."""
-        features, labels, *others = zip(*tables, strict=True)
-        return cls(np.concatenate(features), np.concatenate(labels), *map(_all, others))
+        features, labels, clipped, *others = zip(*tables, strict=True)
+        whole = map(np.concatenate, (features, labels, clipped))
+        return cls(*whole, *map(_all, others))
 
 
 def read_rows(path: str | Path, schema: Schema, finish: Finish | None = None) -> tuple[Floats, NDArray[Any]]:
@@ -63,8 +66,10 @@ def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None
     for own in encoded(path, schema, labelled=True):
         features.append(finish(own.features) if finish else own.features)
         others.append(own[1:])
-    labels, weights, groups = zip(*others, strict=True)
-    return Rows(_joined(features), np.concatenate(labels), _all(weights), _all(groups))
+    labels, clipped, weights, groups = zip(*others, strict=True)
+    return Rows(
+        _joined(features), np.concatenate(labels), np.concatenate(clipped), _all(weights), _all(groups)
+    )
 
 
 def read_features(path: str | Path, schema: Schema) -> Floats:
@@ -79,7 +84,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
     schema = schema.at(file)
     for piece in _pieces(file, schema, schema.used if labelled else schema.names):
         try:
-            features = schema.encode(piece)
+            features, clipped = schema.encode_clipped(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
             weights = schema.encode_weights(piece) if labelled else None
             groups = schema.encode_groups(piece) if labelled else None
@@ -87,7 +92,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
             text = f"{file}, row {row + error.row + 1}, {error.cell}"
             raise DataError(text, error.reason, error.remedy) from None
         row += len(features)
-        yield Rows(features, labels, weights, groups)
+        yield Rows(features, labels, clipped, weights, groups)
     if not row > 0:
         raise DataError(f"{file} has a header and no rows", "its table has no rows")
 

@@ -33,8 +33,7 @@ class Facts(NamedTuple):
     rows: those that were trained on. events: of these, the rows with the event, a count above 0, or another class than
     the first; None for a regression, in a private run, and where the rows are only at the sites. dropped: rows that
     belong to the data and were not trained on, by reason. clipped: values outside of the range of a column, by its
-    name, without columns in which there is none; None if they were not counted. To fill it, give
-    `simulation.runs.facts.known` the counts, or replace it: `model.facts._replace(clipped={"age": Clipped(3, 600)})`.
+    name, without columns in which there is none; None, also for one column, if they were not counted.
     distance: between the estimates and the maximum of the likelihood, the largest in standard errors. converged:
     whether that is at most `CONVERGED` and every estimate exists.
     """
@@ -42,7 +41,7 @@ class Facts(NamedTuple):
     rows: int | None = None
     events: int | None = None
     dropped: Mapping[str, int] = {}
-    clipped: Mapping[str, Clipped] | None = None
+    clipped: Mapping[str, Clipped | None] | None = None
     distance: float | None = None
     converged: bool | None = None
 
@@ -51,24 +50,26 @@ class Facts(NamedTuple):
         """Inverse of `document`; a field that is not there is not known."""
         known = {name: document[name] for name in cls._fields if name in document}
         if known.get("clipped") is not None:
-            known["clipped"] = {column: Clipped(*own) for column, own in known["clipped"].items()}
+            known["clipped"] = {column: own and Clipped(*own) for column, own in known["clipped"].items()}
         return cls(**known)
 
     @property
     def document(self) -> dict[str, Any]:
         """The facts as a JSON-compatible dictionary."""
-        clipped = None if self.clipped is None else {name: list(own) for name, own in self.clipped.items()}
+        clipped = (
+            None if self.clipped is None else {name: own and list(own) for name, own in self.clipped.items()}
+        )
         return self._asdict() | {"dropped": dict(self.dropped), "clipped": clipped}
 
     def columns(self, column: str) -> dict[str, Any]:
         """The facts as cells beside an estimate of a column; all but the clipped values are the same in every row."""
-        clipped = None if self.clipped is None else self.clipped.get(column, Clipped(0, 0)).values
+        clipped = None if self.clipped is None else self.clipped.get(column, Clipped(0, 0))
         return {
             "rows": self.rows,
             "events": self.events,
             "rows_dropped": sum(self.dropped.values()),
             "why_dropped": _reasons(self.dropped),
-            "values_clipped": clipped,
+            "values_clipped": clipped and clipped.values,
             "distance_in_std_errors": self.distance,
             "converged": self.converged,
         }
@@ -95,7 +96,9 @@ class Facts(NamedTuple):
     def _clipped(self) -> str:
         if self.clipped is None:
             return "not counted"
-        return "; ".join(f"{column}: {own}" for column, own in self.clipped.items()) or "none"
+        return (
+            "; ".join(f"{column}: {own or 'not counted'}" for column, own in self.clipped.items()) or "none"
+        )
 
     @property
     def _distance(self) -> str:

@@ -27,6 +27,17 @@ _DETERMINED = 1e-6  # share of a row of T in directions without information, up 
 _FAR = 0.01  # standard errors, log odds or log rates between an estimate and the maximum, from which a remark says so
 _GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
 
+MOST_CLIPPED = 0.01
+"""Share of the values of a column outside of its range, up to which intervals are shown. Of 95% intervals for skewed
+columns, 94% cover at 1% and 2,000 rows, 90% at 2%, and 64% at 5% (docs/your-data.md)."""
+_CLIPPED = (
+    "intervals and p-values are withheld, because more than 1% of the values of a column are outside of its range, or "
+    "may be, and were clipped to it: {}; a wider range in the schema changes that"
+)
+_UNCOUNTED = (
+    "values outside of a public range are clipped to it, and only the sites can count them (twinflower schema "
+    "--check): if there are more than 1% in {}, the intervals are wrong"
+)
 _UNBOUNDED = {
     True: "the model predicts every row correctly: the rows have one class, or columns separate the classes; then the "
     "maximum of the likelihood does not exist",
@@ -208,6 +219,24 @@ def _withheld(done: list[Coefficient], facts: Facts, moves: Array) -> list[str]:
         return [f"intervals and p-values are withheld beyond {CONVERGED:g} standard errors from the maximum"]
     gone = _named(done, moves > _GONE) if done[0].effect else ""
     return [f"intervals and p-values are withheld where an estimate may not exist: {gone}"] * bool(gone)
+
+
+def where_unclipped(done: Inference) -> Inference:
+    """The inference without intervals and p-values if more than `MOST_CLIPPED` of the values of a column were clipped,
+    or can have been, and with a remark on columns of which nobody has counted them.
+
+    The model is one of the clipped values, whose coefficients are others than those of the column.
+    """
+    if not any(own.std_error > 0 for own in done.rows):
+        return done  # there are none, for another reason
+    known = done.facts.clipped or {}
+    many = [f"{name} ({own})" for name, own in known.items() if own and own.values > MOST_CLIPPED * own.rows]
+    unknown = [name for name, own in known.items() if own is None]
+    rows = [with_error(own, math.nan) for own in done.rows] if many else done.rows
+    remarks = [_CLIPPED.format(", ".join(many))] * bool(many) + [
+        _UNCOUNTED.format(", ".join(unknown))
+    ] * bool(unknown)
+    return done._replace(rows=rows, remarks=[*done.remarks, *remarks])
 
 
 def _largest_step(information: Information) -> float:

@@ -26,7 +26,7 @@ from ..problems.objectives import LinearModel
 from ..problems.stratified_cox import StratifiedCox
 from .coefficients import Coefficient, spans
 from .facts import UNKNOWN, Estimates, Facts
-from .inference import Inference, infer
+from .inference import Inference, infer, where_unclipped
 from .information import Information
 from .inputs import Inputs
 from .newton import Reference
@@ -199,9 +199,9 @@ def inferred(model: TrainedModel, robust: bool = False) -> Inference:
     """The coefficients of a model, the facts about them and remarks; see `TrainedModel.coefficients`."""
     done = _inferred(model, robust)
     rows, distance, converged = done.facts.rows, done.facts.distance, done.facts.converged
-    return done._replace(
-        facts=model.facts._replace(rows=rows or model.facts.rows, distance=distance, converged=converged)
-    )
+    facts = model.facts._replace(rows=rows or model.facts.rows, distance=distance, converged=converged)
+    done = done._replace(facts=facts)
+    return done if model.information is None else where_unclipped(done)
 
 
 def _inferred(model: TrainedModel, robust: bool) -> Inference:
