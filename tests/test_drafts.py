@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from twinflower.data import draft_notes
 from twinflower.data.checks import problems
 from twinflower.data.columns import Category, Number, Range
 from twinflower.data.draft_notes import drafted
@@ -451,3 +452,17 @@ def test_a_draft_without_a_feature_says_why(tmp_path):
     path = table(tmp_path, id=lambda k: 1000 + k, ill=cycle(0, 1))
     with pytest.raises(DataError, match="but the label can be used; column 'id' looks like an identifier"):
         drafted([path])
+
+
+def test_the_time_of_a_draft_and_of_a_check_grows_with_the_columns(tmp_path, monkeypatch):
+    """Counted in comparisons of names, not in seconds: no pair of names is compared in one wide table, or in two."""
+    asked = []
+    monkeypatch.setattr(draft_notes, "get_close_matches", lambda *names: asked.append(names) or [])
+    columns = {f"g{n:04}": (lambda k, n=n: f"{(k * 7 + n) % 97 / 10}") for n in range(300)}
+    one = table(tmp_path, "one.csv", rows=12, **columns, ill=cycle(0, 1))
+    two = table(
+        tmp_path, "two.csv", rows=12, **{f"G_{name[1:]}": of for name, of in columns.items()}, ill=cycle(0, 1)
+    )
+    same = [note for note in drafted([one, two]).notes if "the same column as" in note]
+    assert asked == []
+    assert len(same) == 300 and "'g0000'" in same[0] and "'G_0000'" in same[0]

@@ -4,6 +4,7 @@ All of this is private data, meant only for the site that holds the table.
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ def problems(path: str | Path, schema: Schema) -> list[str]:
     try:
         header, pieces = opened(file, schema.dialect, uneven)
         found += [advised(*problem) for problem in header_problems(file, header, schema, schema.used)]
-        present = [name for name in schema.used if header.count(name) == 1]
+        times = Counter(header)
+        present = [name for name in schema.used if times[name] == 1]
         rows = _collect(faults, uneven, schema, pieces(present, numeric_columns(schema))) if present else 1
         found += [] if rows or uneven else [f"{file} has a header and no rows"]
     except DataError as error:  # what follows in this file cannot be read

@@ -82,7 +82,8 @@ def read_pieces(
 
     uneven: gets the numbers of the rows with more or fewer fields, each with what is wrong; these are then left out.
     """
-    places = {name: header.index(name) for name in needed}
+    first = {name: place for place, name in reversed(list(enumerate(header)))}
+    places = {name: first[name] for name in needed}
     commas = dialect.decimal == ","
     kinds = [_NUMBER if name in numeric and not commas else _TEXT for name in header]
     row = 0

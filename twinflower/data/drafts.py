@@ -4,7 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -63,7 +64,10 @@ class Table(NamedTuple):
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read tables, each in the dialect in which it seems to be written; DataError for one that cannot be read."""
     tables = [_read(Path(path).expanduser()) for path in paths]
-    ways = {name: written(Seen.of(own)) for name, own in by_column(tables).items()}
+    texts_ = {
+        name: own for name, own in by_column(tables).items() if not all(map(is_allowed_number, chain(*own)))
+    }
+    ways = {name: written(Seen.of(own)) for name, own in texts_.items()}
     known = {name: way for name, way in ways.items() if way}
     return [_plain(table, known) for table in tables] if known else tables
 
@@ -166,20 +170,25 @@ class Seen:
 
     def __init__(self, tables: Sequence[Counter[str]], missing: bool) -> None:
         self.tables, self.missing = tables, missing
-        self.texts = sum(tables, Counter[str]())
+        self.texts = tables[0] if len(tables) == 1 else sum(tables, Counter[str]())
 
     @classmethod
     def of(cls, tables: Iterable[Counter[str]]) -> "Seen":
         """From the texts of each table, which may mark missing values."""
         every = list(tables)
         absent = set(MISSING_TEXTS)
-        present = [Counter({text: n for text, n in own.items() if text not in absent}) for own in every]
+        present = [
+            own
+            if absent.isdisjoint(own)
+            else Counter({text: n for text, n in own.items() if text not in absent})
+            for own in every
+        ]
         return cls([own for own in present if own], any(absent & own.keys() for own in every))
 
     @cached_property
     def numbers(self) -> dict[float, int]:
         """How often each number occurs."""
-        return {decimal(text): count for text, count in self.texts.items() if is_allowed_number(text)}
+        return {number: n for text, n in self.texts.items() if (number := _number(text)) is not None}
 
     @cached_property
     def others(self) -> list[str]:
@@ -270,7 +279,13 @@ class Seen:
 
 def is_allowed_number(text: str) -> bool:
     """Whether the text is a number that a table may have, and not perhaps a code such as 1e5."""
-    return is_decimal(text) and abs(decimal(text)) <= LARGEST and not may_be_code(text)
+    return _number(text) is not None
+
+
+@lru_cache(maxsize=2**17)  # the same numbers stand in many cells and columns
+def _number(text: str) -> float | None:
+    number = decimal(text) if is_decimal(text) and not may_be_code(text) else LARGEST * 2
+    return number if abs(number) <= LARGEST else None
 
 
 def spanned(values: Iterable[float]) -> Range:

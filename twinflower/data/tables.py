@@ -26,6 +26,7 @@ from .schema import Schema
 
 _COLUMNS = "the columns of its table are not those of the schema"
 _PEOPLE = "the numbers of rows of a person in its table do not fit its group-size"
+_FEW = 5  # names in an error message
 Finish = Callable[[Floats], Floats]
 
 
@@ -196,13 +197,14 @@ def header_problems(
     file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield text and remedy for every way in which the names of a table's columns differ from what is needed."""
-    absent = [name for name in needed if name not in header]
+    there = {*header}
+    absent = [name for name in needed if name not in there]
     if len(absent) == len(needed) > 1:
         text = f"{file} has none of the columns that the schema names, {_quoted(absent)}; is its first line a header?"
         yield text, ""
         return
     yield from _repeated(file, header)
-    known = (*schema.used, *schema.ignore)
+    known = {*schema.used, *schema.ignore}
     extra = [name for name in dict.fromkeys(header) if name not in known]
     if absent:
         who = "data.site-column names" if {*absent} & {*schema.ignore} else "the schema names"
@@ -227,13 +229,13 @@ def _repeated(file: Path, header: Sequence[str]) -> Iterator[tuple[str, str]]:
 def similar(absent: Sequence[str], extra: Sequence[str]) -> str:
     """The extra columns of a table whose names are close to absent ones, as a question; empty if there are none."""
     folded = {name.casefold(): name for name in extra}
-    near = [get_close_matches(name.casefold(), folded, 1) for name in absent]
+    near = [get_close_matches(name.casefold(), folded, 1) for name in absent[:_FEW]]
     found = [folded[names[0]] for names in near if names]
     return f"; did you mean {_quoted(found)}?" if found else ""
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names[:5]) + (" ..." if len(names) > 5 else "")
+    return ", ".join(f"'{name}'" for name in names[:_FEW]) + (" ..." if len(names) > _FEW else "")
 
 
 # --------------------------------------------------------------------------------------- file formats
