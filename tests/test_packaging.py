@@ -23,8 +23,8 @@ def wheel(wheel_file, tmp_path_factory):
 def test_no_generic_name_enters_site_packages(wheel):
     tops = {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")}
     assert tops == {"twinflower"}
-    assert (wheel / "twinflower" / "strategies" / "fedpdm.py").exists()
-    assert (wheel / "twinflower" / "clients" / "fedpdm.py").exists()
+    assert (wheel / "twinflower" / "strategies" / "methods.py").exists()
+    assert (wheel / "twinflower" / "clients" / "methods.py").exists()
 
 
 TEMPLATES = {path.name for path in (ROOT / "simulation" / "report" / "html").glob("*.md")}
@@ -93,7 +93,7 @@ reply = client_app(Message(content, 1, "train"), context)
 print(reply.content["fitres.parameters"]["0"].numpy().shape, strategies.FedPDM.__module__)
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=wheel, capture_output=True, text=True)
-    assert done.stdout == "(650,) twinflower.strategies.fedpdm\n", done.stderr
+    assert done.stdout == "(650,) twinflower.strategies.methods\n", done.stderr
 
 
 def test_the_published_app_is_a_bundle_of_format_1_whose_readme_shows_its_images(tmp_path):
