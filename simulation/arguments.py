@@ -13,6 +13,8 @@ from .results.files import write_text
 from .settings import completed, parse_text
 from .settings.experiment import Experiment, load_toml, read_experiment
 
+_WIDE = 200  # columns of a table, above which a check shows only those that have something to show
+
 
 def plan_of(experiment: Path, set_: Sequence[str] | None, data_dir: str, seeds: str = "") -> Experiment:
     """The experiment in a file, with --set, --data-dir and --seeds over it; SettingError for invalid settings."""
@@ -82,18 +84,31 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
     from twinflower.data.checks import describe_fit, problems
     from twinflower.data.schema_file import read_schema
 
-    from .report.console import table
+    from .report.console import progress, table
 
     known, found = read_schema(schema), []
     for path in files:
+        progress(f"checking the {len(known.columns):,} columns of {path}")
         own = problems(path, known)
         found += own
         if not own:
-            rows = [tuple(map(str, row)) for row in describe_fit(path, known)]
+            rows, plain = remarkable(describe_fit(path, known))
             table(("column", "rows", "missing", "outside its range"), rows, str(path))
+            say(*plain)
     say(f"digest of {schema}: {known.digest}")
     if found:
         raise DataError("\n       ".join(found))
+
+
+def remarkable(fit: Sequence[tuple[str, int, int, int]]) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The rows of `checks.describe_fit` to show, and a sentence about the others: of a wide table the first ones with
+    values that are missing or outside."""
+    odd = [row for row in fit if len(fit) <= _WIDE or any(row[2:])]
+    text = f"of {len(fit):,} columns {len(odd):,} have values that are missing or outside of their ranges"
+    shown = [tuple(map(str, row)) for row in odd[:_WIDE]]
+    return shown, [text + (f"; the first {_WIDE} are shown" if len(odd) > _WIDE else "")] if len(
+        fit
+    ) > _WIDE else []
 
 
 def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> None:

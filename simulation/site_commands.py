@@ -27,7 +27,7 @@ def schema(
     from twinflower.data.draft_notes import drafted
 
     from .arguments import check_tables, deliver
-    from .report.console import say
+    from .report.console import progress, say
 
     if check:
         require(
@@ -37,6 +37,7 @@ def schema(
         )
         check_tables(files, check)
         return
+    progress(f"reading {', '.join(map(str, files))} and comparing the columns")
     text, notes = drafted(files, label, private_ranges, event, weight)
     deliver(text, out, "schema (it was made from the data, see its first lines)")
     say(*(notes if out else ()))

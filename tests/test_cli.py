@@ -322,7 +322,7 @@ BAD = {
     "objective.name must be one of softmax": ["objective.name=hinge"],
     "regulariser.name must be one of none": ["regulariser.name=l0"],
     "partition.name must be one of": ["partition.name=random"],
-    "rounds must be at least 1; got 0": ["rounds=0"],
+    "rounds must be from 1 to 2^24; got 0": ["rounds=0"],
     "rounds must be a whole number; got 2.5": ["rounds=2.5"],
     "fedpdm.rho must be above 0": ["rho=0"],
     "step-size must be above 0": ["step-size=-1"],
@@ -341,7 +341,7 @@ BAD = {
     "downlink-ratio must be above 0": ["algorithm=bsdp-fedpdm", "downlink-ratio=0"],
     "uplink must be one of top-k, rand-k": ["algorithm=bsdp-fedpdm", "uplink=all"],
     "seed must be below 2^64": ["seed=18446744073709551616"],
-    "l2 must be finite": ["l2=inf"],
+    "objective.l2 must be a number; got 'inf'": ["l2=inf"],
     "privacy.mode must be one of none": ["privacy.mode=yes"],
     "privacy.epsilon is a setting of privacy.mode public-state, gradient or as-published, and this run has": [
         "privacy.mode=none",
@@ -643,7 +643,7 @@ def test_the_last_line_tells_of_replies_that_were_left_out(call, tmp_path, monke
 
     monkeypatch.setattr(InProcessGrid, "answer", first_is_ill)
     _, told, _ = call("run", DIGITS, "--runtime", "inprocess", "--set", "rounds=3", "--out", tmp_path / "run")
-    assert "; 3 replies left out\n" in told
+    assert "; 3 replies left out; " in told
 
 
 def test_a_cohort_refuses_ledgers_that_it_would_not_charge(call, tmp_path):

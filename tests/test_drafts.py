@@ -16,6 +16,7 @@ from twinflower.data.tables import read_rows
 from twinflower.data.words import events, same_meaning
 from twinflower.errors import DataError
 from twinflower.simulation import cli
+from twinflower.simulation.arguments import remarkable
 
 ROWS = 40
 
@@ -466,3 +467,12 @@ def test_the_time_of_a_draft_and_of_a_check_grows_with_the_columns(tmp_path, mon
     same = [note for note in drafted([one, two]).notes if "the same column as" in note]
     assert asked == []
     assert len(same) == 300 and "'g0000'" in same[0] and "'G_0000'" in same[0]
+
+
+def test_the_check_of_a_wide_table_shows_the_columns_with_something_to_show():
+    fit = [(f"g{n}", 9, int(n == 7), int(n == 8)) for n in range(201)]
+    assert remarkable(fit) == (
+        [("g7", "9", "1", "0"), ("g8", "9", "0", "1")],
+        ["of 201 columns 2 have values that are missing or outside of their ranges"],
+    )
+    assert remarkable(fit[:200]) == ([tuple(map(str, row)) for row in fit[:200]], [])

@@ -755,7 +755,7 @@ CLIENT = (
 )
 FILES = {module.__file__ for module in (ledger, guard, mechanism, *CLIENT)}
 DISK = {"_append", "_write"}
-DEEDS = DISK | {"charge", "_begin", "update", "close"}  # where something happens
+DEEDS = DISK | {"charge", "_add", "_beginning", "_begin", "update", "close"}  # where something happens
 
 
 def at_step(number: int, act: Any, functions: set[str]) -> Any:

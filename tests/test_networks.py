@@ -118,7 +118,7 @@ def test_bounds_come_from_clipping_only(name):
 
 
 def test_the_door():
-    with pytest.raises(SettingError, match="hidden-units must be at least 1; got 0"):
+    with pytest.raises(SettingError, match="hidden-units must be from 1 to 100000; got 0"):
         make_model("swish-network", FEATURES, CLASSES, hidden_units=0)
     with pytest.raises(SettingError, match="objective softmax has no setting 'hidden-units'"):
         make_model("softmax", FEATURES, CLASSES, hidden_units=5)

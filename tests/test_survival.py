@@ -470,7 +470,11 @@ def test_a_private_fit_moves_a_time_of_0_and_says_nothing_of_it():
         (np.ones(3), {"intervals": [1, 2]}, "intervals must be a text such as"),
         (np.ones((3, 3)), {}, "two columns of these, or signed times; got shape"),
         (np.ones(3), {"intervals": ""}, "needs objective.intervals"),
-        (np.ones(3), {"objective": "huber"}, "objective must be one of discrete-cox; got 'huber'"),
+        (
+            np.array([1.0, 2.0, 2.0]),
+            {"objective": "huber"},
+            "objective must be one of discrete-cox; got 'huber'",
+        ),
         (np.ones(3), {"epsilon": 1}, "with epsilon the ranges of the columns must be public"),
     ],
 )

@@ -16,6 +16,12 @@ def say(*lines: str) -> None:
         console.out(line, highlight=False)
 
 
+def progress(text: str) -> None:
+    """Say what a command is doing to a person who waits at a terminal; files and pipes get no such lines."""
+    if sys.stderr.isatty():
+        print(text, file=sys.stderr, flush=True)
+
+
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "") -> None:
     """Print rows under headings, without the columns that have no entry.
 
