@@ -2,18 +2,24 @@
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 from site_files import two_classes
 from sklearn.linear_model import LogisticRegression
+from test_inference import at_maximum, sites
 
+import twinflower
 from twinflower.algorithms import FedAvg
 from twinflower.errors import SettingError
 from twinflower.known_objectives import make_model
+from twinflower.models.model import inferred
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
+from twinflower.simulation.results.record import trained_model
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
@@ -116,9 +122,53 @@ def test_weights_that_fit_no_classes_are_refused(keys, why):
     assert "\n" not in str(refused.value)
 
 
-def test_standard_errors_are_refused_with_weights(tmp_path):
+@pytest.mark.parametrize(("objective", "weights"), [("logistic", "1,3"), ("softmax", "1,2.5,0.5")])
+def test_standard_errors_are_the_sandwich_of_the_weighted_scores(objective, weights, tmp_path):
+    """H^-1 (sum w^2 g g^T) H^-1 from probabilities, at the root of the weighted scores, asked for or not."""
+    keys, design, labels = sites(tmp_path, objective)
+    setup = at_maximum(prepare(parse(keys | {"objective.class-weights": weights})))
+    (result,) = cohort.train([setup])
+    model = trained_model(setup, result.model, None, result.information)
+    default, robust = inferred(model), inferred(model, robust=True)
+    rows = [row for row in default.rows if row.term != row.reference or not row.term]
+    classes = np.unique(labels)[1:]
+    w = np.array(list(map(float, weights.split(","))))[labels]
+    shifted = np.array([row.estimate for row in rows]).reshape(len(classes), -1) @ design.T
+    odds = np.exp(np.vstack([np.zeros(len(labels)), shifted]))
+    p = (odds / odds.sum(0))[1:].T
+    scores = ((p - (labels[:, None] == classes)) * w[:, None])[:, :, None] * design[:, None, :]
+    scores = scores.reshape(len(labels), -1)
+    middle = p[:, :, None] * np.eye(len(classes)) - p[:, :, None] * p[:, None, :]
+    size = scores.shape[1]
+    matrix = np.einsum("b,bij,bk,bl->ikjl", w, middle, design, design).reshape(size, size)
+    inverse = np.linalg.inv(matrix)
+    assert_allclose(np.linalg.norm(np.linalg.solve(matrix, scores.sum(0))), 0, atol=1e-7)
+    errors = np.sqrt(np.diag(inverse @ scores.T @ scores @ inverse))
+    assert_allclose([row.std_error for row in rows], errors, rtol=1e-6)
+    assert np.abs(np.sqrt(np.diag(inverse)) / errors - 1).max() > 0.05  # the model-based form is another one
+    assert_array_equal([row.std_error for row in robust.rows], [row.std_error for row in default.rows])
+    assert "a weighted loss is not a likelihood" in default.remarks[0]
+    saved = twinflower.load(write_run(result, tmp_path / "run"))
+    assert saved.coefficients()[0].std_error == default.rows[0].std_error
+
+
+def test_logistic_errors_are_those_of_statsmodels_with_weights(tmp_path):
+    keys, design, labels = sites(tmp_path, "logistic")
+    setup = at_maximum(prepare(parse(keys | {"objective.class-weights": "1,3"})))
+    (result,) = cohort.train([setup])
+    found = inferred(trained_model(setup, result.model, None, result.information))
+    rows = [row for row in found.rows if row.term != row.reference or not row.term]
+    weights = np.array([1.0, 3.0])[labels]
+    model = sm.GLM(labels, design.astype(float), family=sm.families.Binomial(), var_weights=weights)
+    known = model.fit(tol=1e-14, maxiter=100, cov_type="HC0")
+    assert_allclose([row.estimate for row in rows], known.params, rtol=1e-8)
+    assert_allclose([row.std_error for row in rows], known.bse, rtol=1e-8)
+
+
+def test_private_standard_errors_are_refused_with_weights(tmp_path):
     keys = two_classes(tmp_path, **{"objective.class-weights": "1,3", "evaluation.standard-errors": True})
+    keys |= {"privacy.mode": "gradient", "privacy.epsilon": 1.0, "privacy.delta": 1e-5}
     with pytest.raises(
-        SettingError, match="a weighted loss is not a likelihood: remove objective.class-weights"
+        SettingError, match="robust errors need exact sums: remove the weights, or train without"
     ):
         prepare(parse(keys))

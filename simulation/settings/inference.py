@@ -21,10 +21,6 @@ def check_standard_errors(
             f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(LIKELIHOODS)}; got "
             f"{objective.name}"
         )
-    require(
-        not (isinstance(objective, LinearObjective) and objective.class_weights),
-        "evaluation.standard-errors: a weighted loss is not a likelihood: remove objective.class-weights",
-    )
     if isinstance(privacy, Private):
         _check_private(objective, regulariser, privacy)
     require(
@@ -38,6 +34,11 @@ def check_standard_errors(
 
 def _check_private(objective: ObjectiveSettings, regulariser: str, privacy: Private) -> None:
     """Raise SettingError for a private run in which nothing can be released from which intervals follow."""
+    require(
+        not (isinstance(objective, LinearObjective) and objective.class_weights),
+        "evaluation.standard-errors must be false in a private run with objective.class-weights, because a weighted "
+        "loss is not a likelihood and its robust errors need exact sums: remove the weights, or train without privacy",
+    )
     bounded = objective.name in _BOUNDED or (
         isinstance(objective, CoxObjective) and LINKS[objective.link].curvature_bound < float("inf")
     )

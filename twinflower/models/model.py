@@ -22,6 +22,7 @@ from ..arrays import Array, Index
 from ..data.tables import read_rows
 from ..errors import DataError, SettingError, require
 from ..known_objectives import make_model
+from ..problems.losses import ClassWeighted
 from ..problems.objectives import LinearModel
 from ..problems.stratified_cox import StratifiedCox
 from .coefficients import Coefficient, spans
@@ -37,6 +38,10 @@ VERSION = 1
 _SELECTED = (
     "after selection: the columns were chosen by a penalty on these rows, which the intervals and p-values do not "
     "account for"
+)
+_CLASS_WEIGHTS = (
+    "class weights: a weighted loss is not a likelihood, so standard errors, intervals and p-values are the robust "
+    "ones (HC0), and effects and intercepts are those of the population with these weights"
 )
 
 
@@ -219,10 +224,12 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
         known = Reference.of(model._model, model.inputs.spanning())
         return privately_inferred(model.x, lambda x: replace(model, x=x)._table(), rows, information, known)
     kept = list(model.selected or range(len(model.x)))
+    weighted = isinstance(model._model.loss, ClassWeighted)
     done = infer(
-        found, rows[:, kept], information.at(kept), model.residuals, robust, spans(model.inputs)
+        found, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs)
     )  # fmt: skip
-    return done._replace(remarks=[_SELECTED, *done.remarks]) if model.selected else done
+    about = [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted
+    return done._replace(remarks=[*about, *done.remarks])
 
 
 def _differentials(model: TrainedModel) -> Array:

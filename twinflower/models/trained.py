@@ -245,6 +245,7 @@ def _described(x: Array, document: Mapping[str, Any], information: Information |
     if document["objective"] not in _FORMS:
         raise ValueError(f"objective {document['objective']}")
     form = {name: kind(document[name]) for name, kind in _FORMS[document["objective"]].items()}
+    form |= {name: str(document[name]) for name in ("class_weights",) if name in document}
     model = trained(
         x, document["objective"], Inputs.of(document["inputs"]), form=form,
         classes=tuple(document["classes"]), middle=float(document["middle"]), half=float(document["half"]),

@@ -321,6 +321,10 @@ class ClassWeighted:
     def slopes(self, scores: Array, labels: Labels) -> Array:
         return self.loss.slopes(scores, labels) * self._of(labels, scores)[..., None]
 
+    def hessians(self, scores: Array, labels: Labels) -> Array:
+        """See `Likelihood`, of which the loss must be one; minus a weighted log likelihood has robust errors only."""
+        return self.loss.hessians(scores, labels) * self._of(labels, scores)[:, None, None]  # type: ignore[attr-defined, no-any-return]
+
     def predict(self, scores: Array) -> Array:
         return self.loss.predict(scores)
 

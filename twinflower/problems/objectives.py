@@ -359,6 +359,11 @@ class LinearObjective(Penalties):
         ),
     ] = ""
 
+    @property
+    def form(self) -> dict[str, Any]:
+        """See `Penalties.form`: with weights of classes, on which the errors of a point depend."""
+        return {"class_weights": self.class_weights} if self.class_weights else {}
+
     def build(self, num_features: int, num_classes: int) -> Model:
         """The objective for rows of num_features entries; SettingError for labels that the loss does not accept."""
         return self.linear(self.weighted(LOSSES[self.name]), num_features, num_classes)
