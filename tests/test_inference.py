@@ -1,5 +1,6 @@
 """Standard errors, p-values and intervals of coefficients against statsmodels on the pooled rows."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -318,11 +319,34 @@ def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
 def test_the_step_size_that_is_named_is_that_of_the_largest_curvature():
     """With which gradient descent reaches the maximum of a quadratic, and with twice of which it does not."""
     matrix = np.array([[9.0, 1.0, 0.0], [1.0, 4.0, 0.5], [0.0, 0.5, 2.0]]) * 100
-    step = _largest_step(Information(400, 0.0, 1.0, np.ones(3), matrix, np.zeros((3, 3))))
+    sums = Information(400, 0.0, 1.0, np.ones(3), matrix, np.zeros((3, 3)))
+    step = 400 / np.linalg.eigvalsh(matrix)[-1]
+    assert _largest_step(sums, 0.0).startswith(f"{step:.2g} is 1 / L")
     shrinking, growing = (
         np.abs(np.linalg.eigvalsh(np.eye(3) - k * step * matrix / 400)).max() for k in (1, 2.01)
     )
     assert shrinking < 1 < growing
+
+
+@pytest.mark.parametrize("exposure", [True, False])
+def test_the_step_size_that_is_named_for_counts_reaches_the_maximum(exposure, tmp_path):
+    """From far below it, where the rates and thus the curvature are much smaller than at the maximum."""
+    keys = sites(tmp_path, "poisson")[0]
+    path = tmp_path / "schema.toml"
+    text = path.read_text().replace("counts = 60", "counts = 60000")
+    if not exposure:
+        text = 'ignore = ["years"]\n' + text.replace('exposure = "years"\nexposure-range = [0.1, 20]', "")
+    path.write_text(text)
+    rewrite(tmp_path, lambda age, size, group, y, years: (age, size, group, str(10 * int(y)), years))
+    (remark, *_) = trained_on(keys).remarks
+    step = float(re.search(r"([\d.e-]+) is (?:at most )?1 / L", remark)[1])
+    setup = prepare(parse(keys | {"fedavg.step-size": step, "rounds": 2000}))
+    (result,) = cohort.train([setup])
+    assert not result.failure
+    reached = inferred(trained_model(setup, result.model, None, result.information)).facts
+    assert reached.converged and reached.distance < 0.01
+    most = np.linalg.eigvalsh(result.information.matrix)[-1] / result.information.rows
+    assert 0.1 < step * most <= 1.01
 
 
 def test_columns_that_never_vary_are_not_determined_and_the_others_are(tmp_path):

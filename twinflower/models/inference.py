@@ -100,10 +100,12 @@ def infer(
     residuals: bool,
     robust: bool,
     spans: Mapping[str, float] | None = None,
+    curvature: float = 0.0,
 ) -> Inference:
     """The coefficients `found` with their errors. rows (terms, d): T. residuals: whether the variance of the labels is
     estimated, as for least squares. robust: whether the covariance is robust. spans: as in `coefficients.spans`, by
-    which steps in log odds do not depend on the units of the columns."""
+    which steps in log odds do not depend on the units of the columns. curvature: a bound on that of the mean loss at
+    the maximum, where the curvature at another model says little about it; else 0."""
     inverse = _Inverse.of(information.matrix)
     freedom = information.rows - inverse.rank
     rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
@@ -119,7 +121,7 @@ def infer(
         with_error(own, error, freedom if exact else 0.0)
         for own, error in zip(found, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    return Inference(done, _remarks(done, rows, information, facts, moves), facts=facts)
+    return Inference(done, _remarks(done, rows, information, facts, moves, curvature), facts=facts)
 
 
 def _spans(found: list[Coefficient], spans: Mapping[str, float]) -> Array:
@@ -191,7 +193,12 @@ def _far(done: list[Coefficient], facts: Facts, moves: Array) -> str:
 
 
 def _remarks(
-    done: list[Coefficient], rows: Array, information: Information, facts: Facts, moves: Array
+    done: list[Coefficient],
+    rows: Array,
+    information: Information,
+    facts: Facts,
+    moves: Array,
+    curvature: float,
 ) -> list[str]:
     """Sentences about estimates that do not exist, are not determined, or were not reached."""
     texts = []
@@ -206,9 +213,8 @@ def _remarks(
     return [
         *texts,
         f"{far} from the maximum of the likelihood of all rows: train for more rounds, with clients.weighting = "
-        f"rows, or with another step-size: with one local step, {_largest_step(information):.2g} is 1 / L at this "
-        "model, and steps above twice 1 / L do not settle; if it stays so, columns separate the classes, or a "
-        "category has no events, and the maximum does not exist",
+        f"rows, or with another step-size: with one local step, {_largest_step(information, curvature)}; if it "
+        "stays so, columns separate the classes, or a category has no events, and the maximum does not exist",
         *_withheld(done, facts, moves),
     ]
 
@@ -239,9 +245,12 @@ def where_unclipped(done: Inference) -> Inference:
     return done._replace(rows=rows, remarks=[*done.remarks, *remarks])
 
 
-def _largest_step(information: Information) -> float:
-    """1 / L, with L the largest curvature at the model of the mean over all rows."""
-    return float(information.rows / np.linalg.eigvalsh(information.matrix)[-1])
+def _largest_step(information: Information, curvature: float) -> str:
+    """What is known of 1 / L, with L the largest curvature of the mean over all rows; curvature: as in `infer`."""
+    if curvature:
+        return f"{1 / curvature:.2g} is at most 1 / L at the maximum"
+    step = information.rows / np.linalg.eigvalsh(information.matrix)[-1]
+    return f"{step:.2g} is 1 / L at this model, and steps above twice 1 / L do not settle"
 
 
 def _at_risk(done: list[Coefficient]) -> str:

@@ -22,7 +22,7 @@ from ..arrays import Array, Index
 from ..data.tables import read_rows
 from ..errors import DataError, SettingError, require
 from ..known_objectives import make_model
-from ..problems.losses import ClassWeighted
+from ..problems.losses import ClassWeighted, Poisson
 from ..problems.objectives import LinearModel
 from ..problems.stratified_cox import StratifiedCox
 from .coefficients import Coefficient, spans
@@ -226,10 +226,28 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     kept = list(model.selected or range(len(model.x)))
     weighted = isinstance(model._model.loss, ClassWeighted)
     done = infer(
-        found, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs)
+        found, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
+        _count_curvature(model, information),
     )  # fmt: skip
     about = [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted
     return done._replace(remarks=[*about, *done.remarks])
+
+
+def _count_curvature(model: TrainedModel, information: Information) -> float:
+    """A bound on the curvature of the mean loss at the maximum of a Poisson model with an intercept; 0 for others.
+
+    The information matrix is the sum of rate a a^T over rows a. At the maximum the rates add up to the counts, so its
+    largest eigenvalue is at most the sum of the counts times the largest |a|^2, which is known for the columns of a
+    schema. The counts follow from the sums at any point: with f in the column of ones, they add up to
+    (H_bb - f g_b) / f^2, where b is that column.
+    """
+    inputs, place = model.inputs, model.inputs.num_features
+    if not (isinstance(model._model, LinearModel) and isinstance(model._model.loss, Poisson)):
+        return 0.0
+    if not (inputs.bias and inputs.schema and inputs.factor):
+        return 0.0
+    counts = information.matrix[place, place] - inputs.factor * information.gradient[place]
+    return float(inputs.schema.longest(True) ** 2 * counts / information.rows)
 
 
 def _differentials(model: TrainedModel) -> Array:
