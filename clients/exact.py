@@ -3,7 +3,8 @@
 Answers about many models of a server's choice add up to the rows themselves, also if each is only a mean loss. So every
 answer goes through `RequestReader.once`: a client answers about one model after each round of a run, and sends an
 information matrix only after the last round. The same request gets the same answer again. This bounds the number of
-answers by that of the rounds, and not what a single one says.
+answers by that of the rounds, and not what a single one says. The server chooses the number of rounds and of runs, and
+can ask without training; enough rounds still determine the held-out rows.
 """
 
 import sys

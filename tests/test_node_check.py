@@ -11,7 +11,7 @@ from test_sites import SCHEMA, table
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import Budget
-from twinflower.privacy.charges import Charge
+from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError
 from twinflower.simulation.app.client_app import ledger_of_site
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.app.site import read_site
@@ -67,6 +67,16 @@ def test_a_missing_table_is_said_once(node, tmp_path):
     assert len(check_node(text(node[0]))[1]) == 1
 
 
+def test_an_empty_ledger_says_that_nothing_is_spent(node):
+    """A first charge that no budget covers leaves one."""
+    ledger = ledger_of_site(read_site(node[0]))
+    with pytest.raises(BudgetSpent):
+        ledger.charge(Charge("a run", 1, 1.0, 1.0, 1, 1e6), Budget(1e7))
+    right, wrong = check_node(text(node[0]))
+    assert not wrong
+    assert f"nothing is spent, the ledger {ledger.path} is empty; a run may plan up to epsilon 10" in right[3]
+
+
 def test_a_run_that_the_rest_of_the_budget_does_not_cover_is_named(node):
     """After a run that cost mu^2 = 2.4, a lifetime of epsilon 10 has room for less than epsilon 6."""
     config, run = node
@@ -99,6 +109,10 @@ def test_rows_that_have_a_ledger_under_another_path_are_named_by_both_commands(
         f"these rows have the ledger {ledger.path}, made under another path of data-file"
     )
     state = tmp_path / "state"
+    with pytest.raises(LedgerError, match="these rows have the ledger"):
+        ledger_of_site(read_site(moved)).charge(Charge("b", 1, 1.0, 1.0, 1, 2.4), budget)
+    assert ledger.path.name in told(monkeypatch, capsys, "ledger", state)
+    assert not check_node(text(config))[1]
     assert refused in told(monkeypatch, capsys, "ledger", state, "--node-config", text(moved))
     assert "have the same rows" not in told(monkeypatch, capsys, "ledger", state)
     replace(ledger_of_site(read_site(moved)), sole=False).charge(Charge("b", 1, 1.0, 1.0, 1, 2.4), budget)

@@ -135,7 +135,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     if plan is None:
         return None
     return plan.guard(
-        site.partition_id, ledger_of_site(site), run=run, config=setup.config.result_digest[:16],
+        site.partition_id, ledger_of_site(site), run=run, config=setup.config.result_digest,
         row_norm=setup.row_norm, split=held_out.split(setup, site.partition_id),
     )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """What the server learns of an error at a deployed site: a sentence that depends only on the run and the site's policy,
-or one of a few fixed ones. The details are in the site's own log."""
+one of a few fixed ones, or in a run without privacy that counts of the rows are too small (`WithheldError`). The
+details are in the site's own log."""
 
 from collections.abc import Callable
 from logging import ERROR

@@ -43,7 +43,7 @@ def _check_scores(site: Site, bins: int, rows: int) -> None:
     remedy = "(evaluation.bins = 0 and evaluation.errors = false train without)"
     if least is None:
         raise SettingError(f"this site counts no scores: its node config has no score-rows {remedy}")
-    if not (rows >= (least or 0) and bins <= most):
+    if not (rows >= least and bins <= most):
         raise SettingError(
             f"this site counts the scores of at least {least} held-out rows in at most {most} bins; the run has {rows} "
             f"rows in {bins} bins {remedy}"
@@ -56,7 +56,7 @@ def _check_information(setup: Setup, site: Site) -> None:
     remedy = "(evaluation.standard-errors = false trains without)"
     if least is None:
         raise SettingError(f"{what}: its node config has no standard-error-rows {remedy}")
-    least = max(least or 0, _ROWS_PER_PARAMETER * d)
+    least = max(least, _ROWS_PER_PARAMETER * d)
     training = _counted(setup.shards.rows(site.partition_id))
     rows = len(training.labels)
     if not rows >= least:
@@ -90,7 +90,7 @@ def _check_persons(site: Site, cells: Array, setting: str) -> None:
     least, smallest = site.survival_rows, site.survival_cell
     if least is None:
         raise SettingError(f"{what}: its node config has no survival-rows {remedy}")
-    if not (cells.sum() >= (least or 0) and cells[cells > 0].min(initial=np.inf) >= smallest):
+    if not (cells.sum() >= least and cells[cells > 0].min(initial=np.inf) >= smallest):
         raise SettingError(
             f"{what} unless there are at least {least} in all, and {smallest} events or none, and {smallest} "
             f"censored or none, in every interval: choose longer intervals {remedy}"

@@ -120,11 +120,13 @@ def _budget(site: Site) -> Iterator[str]:
     ledger.check_others()
     delta, spent = site.lifetime_delta, ""
     left = gdp_mu(site.lifetime_epsilon, delta) ** 2
-    if not ledger.path.exists():
-        spent = f"; nothing is spent, the ledger {ledger.path} does not exist yet"
+    book = read_ledger(ledger.path) if ledger.path.exists() else None
+    if book is None:
+        state = "is empty" if ledger.path.exists() else "does not exist yet"
+        spent = f"; nothing is spent, the ledger {ledger.path} {state}"
     else:
         ledger.charges()  # LedgerError for a ledger of other data, or of another lifetime budget
-        left = read_ledger(ledger.path).left
+        left = book.left
     limit = allowance(left, policy_limit(site), delta)
     yield f"budget: epsilon {site.lifetime_epsilon:g}, delta {delta:g}{spent}; a run may plan up to epsilon {limit}"
 

@@ -27,13 +27,14 @@ RUN_HEADINGS = (
 
 
 def read_books(folder: Path) -> list[tuple[str, Book]]:
-    """Each ledger in the folder as (name, content); SettingError if there is none, LedgerError if one is damaged."""
+    """Each ledger in the folder with a charge as (name, content); SettingError if there is none, LedgerError if one is
+    damaged."""
     if not folder.is_dir():
         raise SettingError(f"{folder} is not a folder: give the state-dir of a node, or its ~/.twinflower")
-    paths = sorted(folder.glob("*.ledger"))
-    if not paths:
+    books = [(path.name, book) for path in sorted(folder.glob("*.ledger")) if (book := read_ledger(path))]
+    if not books:
         raise SettingError(f"{folder} holds no ledger: give the state-dir of a node, or its ~/.twinflower")
-    return [(path.name, read_ledger(path)) for path in paths]
+    return books
 
 
 class Limit(NamedTuple):

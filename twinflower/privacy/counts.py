@@ -14,7 +14,8 @@ multiplied by sqrt(2 h): all these numbers together move by at most 2 k sqrt h.
 Which rows are counted depends on the seed and on public numbers only. A record is therefore either trained on or
 counted. If it is trained on, it affects the counts only through what training releases, which pays for that; if it is
 counted, it does not affect training. So the costs of training and counting do not add up, and a record pays the larger
-one (parallel composition). A group of records can be partly trained on and partly counted, and pays for both.
+one (parallel composition). Without a group column a group of records can be partly trained on and partly
+counted, and pays for both.
 """
 
 import math

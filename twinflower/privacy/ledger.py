@@ -67,6 +67,8 @@ class FileLedger:
         The first charge of a run raises BudgetSpent unless the run's plan fits into the rest of the lifetime budget; of
         a session that is resumed it is what is left of the plan. Charges for other settings are no part of it.
         """
+        if not self.path.exists():
+            self.check_others()  # before there is a file, which a refusal would leave empty
         with self._locked() as file:
             book = self._read(file)
             with self._beginning() if self.sole and not book else nullcontext():
@@ -115,7 +117,10 @@ class FileLedger:
     def _beginning(self) -> Iterator[None]:
         """Let no other process begin a ledger in this folder meanwhile, which could be of the same data."""
         path = self.path.parent / "ledgers.lock"
-        with _told(path, "opened, and nothing is released"), LockableFile(path, "a+", opener=_open) as file:
+        with (
+            _told(path, "opened, and nothing is released", "lock"),
+            LockableFile(path, "a+", opener=_open) as file,
+        ):
             _lock(file, self.patience)
             yield
 
@@ -189,8 +194,8 @@ class Book(NamedTuple):
         return replace(Budget.for_target(self.epsilon, self.delta), spent=spent).remaining
 
 
-def read_ledger(path: Path, patience: float = 5.0) -> Book:
-    """Read a ledger without knowing its data or budget; nothing is written.
+def read_ledger(path: Path, patience: float = 5.0) -> Book | None:
+    """Read a ledger without knowing its data or budget, None before its first charge; nothing is written.
 
     Waits at most `patience` seconds for a lock. Raises LedgerError if the file is damaged or is not a ledger.
     """
@@ -199,6 +204,8 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
     with file, _told(path, "read"):
         _lock(file, patience, shared=True)
         book = _whole_lines(path, file.readall())
+    if not book:
+        return None
     with _of_a_ledger(path):
         head = json.loads(book[_CHECKSUM : book.index(b"\n")])
         return Book(head["data"], head["epsilon"], head["delta"], _charges(book), _unit(head))
@@ -207,7 +214,8 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book:
 def _data_in(path: Path) -> str:
     """The identity of a ledger's data, empty before the first charge; LedgerError as for `read_ledger`.
 
-    It needs no lock: a reader may miss the end of a line that is being written, but the first line never changes.
+    It takes no lock. While a line is written over an incomplete one, a reader may see a mixture of both, and refuse
+    once. Otherwise it misses at most the end of the file, and the first line never changes.
     """
     with _told(path, "read, and nothing is released"), LockableFile(path, "r", opener=_open) as file:
         book = _whole_lines(path, file.readall())
@@ -351,14 +359,14 @@ def _sum(book: bytes, name: str, start: bytes) -> float:
 
 
 @contextmanager
-def _told(path: Path, done: str) -> Iterator[None]:
-    """Turn an OSError in the block into a LedgerError that names the file and what cannot be `done`."""
+def _told(path: Path, done: str, kind: str = "ledger") -> Iterator[None]:
+    """Turn an OSError in the block into a LedgerError that names the file of this kind and what cannot be `done`."""
     try:
         yield
     except BlockingIOError:
-        raise LedgerError(f"the ledger {path} is in use by another process") from None
+        raise LedgerError(f"the {kind} {path} is in use by another process") from None
     except OSError as error:
-        raise LedgerError(f"the ledger {path} cannot be {done}: {error.strerror}") from None
+        raise LedgerError(f"the {kind} {path} cannot be {done}: {error.strerror}") from None
 
 
 def _lock(file: LockableFile, patience: float, shared: bool = False) -> None:
