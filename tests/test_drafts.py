@@ -8,11 +8,12 @@ from typer.testing import CliRunner
 
 from twinflower.data import draft_notes
 from twinflower.data.checks import problems
-from twinflower.data.columns import Category, Number, Range
+from twinflower.data.columns import Ambiguous, Category, Number, Range
 from twinflower.data.draft_notes import drafted
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.sites import TableData, load_tables
 from twinflower.data.tables import read_rows
+from twinflower.data.units import Scale, plain
 from twinflower.data.words import events, same_meaning
 from twinflower.errors import DataError
 from twinflower.simulation import cli
@@ -194,7 +195,7 @@ def test_values_in_groups_are_all_values_once(values):
     assert sorted(value for group in groups for value in group) == sorted(values)
 
 
-@given(st.lists(st.sampled_from(["mild", "severe", "stage II", "ärgerlich"]), min_size=1, unique=True))
+@given(st.lists(st.sampled_from(["mild", "severe", "stage II", "ärgerlich"]), min_size=2, unique=True))
 def test_capitals_and_spaces_make_no_category(values):
     variants = [change(value) for value in values for change in (str, str.upper, "  {} ".format)]
     assert len(same_meaning(variants)) == len(values)
@@ -476,3 +477,81 @@ def test_the_check_of_a_wide_table_shows_the_columns_with_something_to_show():
         ["of 201 columns 2 have values that are missing or outside of their ranges"],
     )
     assert remarkable(fit[:200]) == ([tuple(map(str, row)) for row in fit[:200]], [])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("Y", "O"),
+        ("AA", "Aa", "aa"),
+        ("F", "N"),
+        ("T", "S"),
+        ("W", "F"),
+        ("C", "c"),
+        ("N", "S", "O"),
+        ("0", "1", "O"),
+    ],
+)
+def test_values_that_may_be_codes_stay_apart(values):
+    """Young and old, genotypes, antigens: words of one side only, or letters that would leave a single category."""
+    assert same_meaning(values) == [[value] for value in values]
+
+
+@given(st.lists(st.text("abAB01oyn", min_size=1, max_size=3), min_size=2, unique=True))
+def test_never_is_a_column_left_with_one_group(values):
+    assert len(same_meaning(values)) > 1
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["relapsefree", "nonevent", "disease_free", "PFS_free", "lost_to_followup", "lfu", "withdrawn", "dropout",
+     "administrative_end", "no_metastasis"],
+)  # fmt: skip
+def test_a_name_that_may_mean_no_event_is_a_question(column):
+    assert events(column, ["0", "1"]) is None
+    assert events("no_relapse", ["0", "1"]) == (["0"], ["1"])
+
+
+@pytest.mark.parametrize("text", ["1.234 g", "<1.234", "> 1.234 g"])
+def test_a_point_among_decimal_commas_is_ambiguous_with_a_unit_and_with_a_limit(text):
+    column = Number("dose", Range(0, 1e4), unit="g", below="limit", above="limit")
+    assert str(plain(column, [text, "1,5 g"], commas=True)[0]) == str(Ambiguous(text))
+    assert plain(column, [text, "1,5 g"], commas=True)[1] == "1.5"
+    assert plain(column, [text], commas=False) == ["1.234"]
+
+
+def test_stages_are_categories_and_no_numbers_in_two_units(tmp_path):
+    path = table(
+        tmp_path, stage=cycle("1a", "1b", "2a", "2b", "3a", "3b"), age=lambda k: 30 + k % 40, ill=cycle(0, 1)
+    )
+    assert [column.name for column in parse_schema(drafted([path]).text).columns] == ["stage", "age"]
+
+
+def test_an_event_with_four_values_is_refused(tmp_path):
+    path = table(
+        tmp_path, age=lambda k: 30 + k % 40, months=lambda k: 1 + k % 9, status=cycle("A", "B", "C", "D")
+    )
+    with pytest.raises(DataError, match="it must have two values; got 4"):
+        drafted([path], "months", event="status")
+
+
+def test_the_line_for_another_unit_can_be_copied(tmp_path):
+    ill, one = cycle(0, 1), {"blood glucose": lambda k: 90 + k % 40}
+    usual = [table(tmp_path, f"{n}.csv", **one, ill=ill) for n in (1, 2)]
+    other = table(tmp_path, "sité 1.csv", **{"blood glucose": lambda k: (90 + k % 40) / 18.016}, ill=ill)
+    text, notes = drafted([*usual, other])
+    (line,) = (
+        note.split("Then write ")[1].split(" under [sites]")[0] for note in notes if "another unit" in note
+    )
+    known = parse_schema(f"{text}\n[sites]\n{line}\n")
+    assert known.sites == {"sité 1.csv": {"blood glucose": Scale(18.016, 0.0)}}
+
+
+def test_the_longest_name_of_a_site_counts(tmp_path):
+    path = table(tmp_path, x=lambda k: k % 17 / 2, ill=cycle(0, 1))
+    text = (
+        drafted([path]).text
+        + '\n[sites]\n"g.csv" = { x = { scale = 2 } }\n"b/g.csv" = { x = { scale = 3 } }\n'
+    )
+    known = parse_schema(text)
+    assert [known.at(site).scales["x"].scale for site in ("a/g.csv", "a/b/g.csv")] == [2, 3]

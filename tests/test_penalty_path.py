@@ -184,7 +184,7 @@ def test_a_private_path_is_a_charged_tuning_over_public_weights():
         ({}, {"ratio": 1.0}, "--ratio must be between 0 and 1; got 1"),
         ({}, {"folds": 1}, "--folds must be at least 2; got 1"),
         ({}, {"largest": -1.0}, "--largest must be at least 0; got -1"),
-        ({}, {"folds": 5000}, "5000 folds need 5000 rows at every client"),
+        ({}, {"folds": 5000}, "5000 folds need 5000 rows, or groups of a group column, at every client"),
         ({"regulariser.name": "box"}, {}, "a path needs regulariser.name l1, or elastic-net"),
         (
             {"data.name": "digits", "objective.name": "swish-network", "objective.hidden-units": 4},

@@ -7,6 +7,7 @@ import numpy as np
 
 from .columns import Category, Classes, Column, Floats, Label, Survival
 from .drafts import Seen, spanned
+from .schema_file import to_line
 from .words import events
 
 _ENOUGH = 5  # numbers of a table that are compared with those of others
@@ -56,16 +57,17 @@ def _differ(one: Floats, other: Floats) -> bool:
 
 
 def _remedy(column: str, name: str, own: Floats, usual: Floats) -> str:
-    """The line of a schema with the known units that fit the quartiles best, else with the factor of the medians."""
+    """The line of a schema with the known units that fit the quartiles best, else with the factor of the medians, if
+    they have one."""
 
     def distance(unit: tuple[float, float]) -> float:
         return float(np.abs(unit[0] * own + unit[1] - usual).max())
 
     scale, offset = min(_UNITS, key=distance)
     if distance((scale, offset)) > max(usual[2] - usual[0], 0.1 * abs(usual[1])):
-        scale, offset = (usual[1] / own[1] if own[1] else 1.0), 0.0
-    further = f", offset = {offset:.5g}" if offset else ""
-    return f'"{name}" = {{ {column} = {{ scale = {scale:.5g}{further} }} }}'
+        scale, offset = (usual[1] / own[1] if usual[1] * own[1] > 0 else 1.0), 0.0
+    unit = {"scale": float(f"{scale:.5g}")} | ({"offset": float(f"{offset:.5g}")} if offset else {})
+    return to_line({name: {column: unit}})
 
 
 def about_values(column: Column | Label) -> Iterator[str]:
@@ -83,7 +85,8 @@ def about_values(column: Column | Label) -> Iterator[str]:
 
 
 def about_levels(column: Category, tables: Mapping[str, Seen]) -> Iterator[str]:
-    """A question about the first two tables with other categories: no common one, or as few, coded in another way."""
+    """A question about the first two tables with other categories: no common one, or the same small
+    number of categories with other codes."""
     places = {
         value: place for place, own in enumerate(column.values or zip(column.categories)) for value in own
     }

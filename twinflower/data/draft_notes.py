@@ -121,7 +121,7 @@ def _by_table(tables: Sequence[Table], column: str) -> dict[str, Seen]:
     depth = (
         1 if len({table.file.name for table in tables}) == len(tables) else 2
     )  # of a name, with its folder
-    return {_ascii(Path(*table.file.parts[-depth:])): Seen.of([table.columns[column]]) for table in tables}
+    return {Path(*table.file.parts[-depth:]).as_posix(): Seen.of([table.columns[column]]) for table in tables}
 
 
 def _ignored(column: str, seen: Seen) -> Iterator[str]:

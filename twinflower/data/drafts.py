@@ -87,8 +87,10 @@ def _plain(table: Table, ways: Mapping[str, Written]) -> Table:
     for name in ways.keys() & changed.keys():
         plain: Counter[str] = Counter()
         for text, count in changed[name].items():
-            commas = table.dialect and table.dialect.decimal == ","
-            plain[as_text(with_point(number_in(text)) if commas else number_in(text))] += count
+            commas, number = table.dialect and table.dialect.decimal == ",", number_in(text)
+            if commas:  # a point may then be that of thousands, and the text stays as it is
+                number = text if "." in number else with_point(number)
+            plain[as_text(number)] += count
         changed[name] = plain
     return table._replace(columns=changed, written=ways)
 
@@ -244,7 +246,7 @@ class Seen:
         usual = [*HAPPENED, *CENSORED]
         values = usual if set(seen.texts) <= set(usual) else seen._ordered()
         sides = events(event, values)
-        if sides is None and len(values) not in (2, len(usual)):
+        if sides is None and values is not usual and len(values) != 2:
             raise DataError(
                 f"column '{event}' cannot be the event: it must have two values; got {len(values)}"
             )

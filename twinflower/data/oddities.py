@@ -1,17 +1,15 @@
-"""Columns that are no features as they are: identifiers, dates, and numbers in texts. Only a draft looks for them."""
+"""Columns that need work before they can be features: identifiers, dates, and numbers in texts, as drafts find them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..decimals import decimal
 from .columns import Number
 from .units import LIMIT
 from .words import tokens
-
-if TYPE_CHECKING:
-    from .drafts import Seen
 
 _FEW, _MANY = (
     6,
@@ -47,6 +45,21 @@ _PERHAPS = {
 _WHEN = {"date", "datum", "fecha", "dob", "timestamp", "datetime", "geburtsdatum"}
 
 
+class Seen(Protocol):
+    """What was seen in a column (`drafts.Seen`)."""
+
+    tables: Sequence[Counter[str]]
+    texts: Counter[str]
+
+    @property
+    def numbers(self) -> dict[float, int]:
+        """How often each number occurs."""
+
+    @property
+    def others(self) -> list[str]:
+        """The texts that are no numbers."""
+
+
 class Written(NamedTuple):
     """How numbers are written in texts: with a unit after them, and with limits of detection such as <0.5 and >500."""
 
@@ -60,21 +73,24 @@ class Written(NamedTuple):
         return replace(column, unit=self.unit, below=below, above=above)
 
 
-def question(name: str, seen: "Seen") -> str:
+def question(name: str, seen: Seen) -> str:
     """Why a column with these values is no feature as it is; empty if it may be one."""
     if _STORED.fullmatch(name):
         return "is the index that pandas stores with a table"
     if _are_dates(name, seen):
         return "has dates or times: compute what they say, such as an age in years, in a column of its own"
-    units = _units(map(_NUMBER.fullmatch, seen.others))
-    if 1 < len(units) <= _MOST_UNITS < len(seen.others):
+    found = [own for text in seen.others if (own := _NUMBER.fullmatch(text))]
+    units = _units(found)
+    if (
+        1 < len(units) <= _MOST_UNITS and len({own[2] for own in found}) > _FEW
+    ):  # fewer are codes, such as stages
         return f"has numbers in {' and '.join(map(repr, units.values()))}: bring them to one unit"
     if _are_names(name, seen):
         return f"looks like an identifier. If it says whose record a row is, it may be the group (group = {name!r})"
     return ""
 
 
-def _are_dates(name: str, seen: "Seen") -> bool:
+def _are_dates(name: str, seen: Seen) -> bool:
     texts, numbers = seen.texts, seen.numbers
     if any(texts and all(own.fullmatch(text.lower()) for text in texts) for own in _DATES):
         return True
@@ -83,7 +99,7 @@ def _are_dates(name: str, seen: "Seen") -> bool:
     return len(texts) >= _MANY and max(numbers, default=0) >= 13 and all(map(_DAY_MONTH.fullmatch, texts))
 
 
-def _are_names(name: str, seen: "Seen") -> bool:
+def _are_names(name: str, seen: Seen) -> bool:
     words, rows = {*tokens(name)}, seen.texts.total()
     if len(seen.texts) <= _FEW or not all(number == int(number) for number in seen.numbers):
         return False
@@ -106,9 +122,9 @@ def _are_codes(numbers: Iterable[float]) -> bool:
     return len(sizes) == 1 and sizes.pop() >= _CODE
 
 
-def written(seen: "Seen") -> Written | None:
-    """How numbers are written in the texts of a column; None unless most of these texts are numbers that are written in
-    one way, and the numbers are many."""
+def written(seen: Seen) -> Written | None:
+    """How numbers are written in the texts of a column; None unless most of these texts are numbers with the same unit,
+    and there are more than a few different numbers."""
     found = [own for text in seen.others if (own := _NUMBER.fullmatch(text))]
     units = _units(found)
     if 2 * len(found) <= len(seen.others) or len(units) > 1:
@@ -130,7 +146,7 @@ def begin_like_numbers(texts: Sequence[str]) -> list[str]:
     return found if len(texts) > _FEW and 2 * len(found) > len(texts) else []
 
 
-def _units(found: Iterable[re.Match[str] | None]) -> dict[str, str]:
+def _units(found: Iterable[re.Match[str]]) -> dict[str, str]:
     """The units after these numbers, by what they are without capitals."""
-    units = [own[3].strip() for own in found if own]
+    units = [own[3].strip() for own in found]
     return {unit.casefold(): unit for unit in units if unit}

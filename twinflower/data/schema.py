@@ -141,12 +141,12 @@ class Schema:
         return [self.features.index(name) for name in self.private]
 
     def at(self, site: str | Path) -> "Schema":
-        """The schema for the table of a site, which is called by its file, or by a value in the column of sites."""
+        """The schema for the table of a site, which is called by its file, or by a value in the column of sites; of
+        several names that fit, the longest counts."""
         parts = Path(site).parts
-        named = [
-            own for name, own in self.sites.items() if parts[-len(Path(name).parts) :] == Path(name).parts
-        ]
-        return replace(self, scales=named[0]) if named else self
+        named = [name for name in self.sites if parts[-len(Path(name).parts) :] == Path(name).parts]
+        nearest = max(named, key=lambda name: len(Path(name).parts), default="")
+        return replace(self, scales=self.sites[nearest]) if named else self
 
     def measured(self, name: str, cells: Cells) -> Cells:
         """The cells of a column in the unit of the schema, as `units` describes; CellError for an invalid cell."""

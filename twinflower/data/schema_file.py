@@ -331,6 +331,11 @@ def to_toml(schema: Schema) -> str:
     return "\n".join(lines) + "\n"
 
 
+def to_line(entries: Mapping[str, Any]) -> str:
+    """Entries of a schema as a line of TOML, such as glucose = { scale = 18.016 }."""
+    return _toml(entries)[2:-2]
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(key)} = {_toml(own)}" for key, own in value.items()) + " }"

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..decimals import decimal
+from ..decimals import decimal, is_decimal
 from ..settings import LARGEST
-from .columns import Cells, Measured, Number, listed, numbers
+from .columns import Ambiguous, Cells, Measured, Number, listed, numbers
 from .csv_tables import with_point
 
 LIMIT, HALF = "limit", "half"  # <0.5 stands for 0.5 or for 0.25
@@ -28,20 +28,22 @@ def has_signs(column: Number) -> bool:
 def plain(column: Number, cells: Cells, commas: bool) -> Cells:
     """The cells without the column's unit, and with numbers in place of <0.5 and >500; others as they are.
 
-    commas: whether their decimals have commas.
+    commas: whether their decimals have commas; a number with a point, which may be that of thousands, is then refused.
     """
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
         return cells
     return [_plain(column, cell, commas) if isinstance(cell, str) else cell for cell in listed(cells)]
 
 
-def _plain(column: Number, cell: str, commas: bool) -> str:
+def _plain(column: Number, cell: str, commas: bool) -> str | Ambiguous:
     text = cell.strip()
     size = len(column.unit)
     if size and text[-size:].casefold() == column.unit.casefold():
         text = text[:-size].strip()
     sign = text[:1] if (column.below and text[:1] == "<") or (column.above and text[:1] == ">") else ""
     number = text[len(sign) :].strip()
+    if commas and "." in number and is_decimal(number):
+        return Ambiguous(cell)
     number = with_point(number) if commas else number
     return _halved(number) if sign == "<" and column.below == HALF else number
 

@@ -11,7 +11,7 @@ from collections.abc import Collection
 _WORDS = """
 no n false f nein falsch non faux nao falso nee onwaar nej falsk nei ei nie falsz nem ne hayir нет nu ohi oxi 否 无
 /
-yes y true t ja j wahr oui o vrai si s sim verdadero verdadeiro vero waar sand sant kylla k tak prawda igen ano evet
+yes y true t ja j wahr oui vrai si s sim verdadero verdadeiro vero waar sand sant kylla k tak prawda igen ano evet
 да da nai 是 有
 
 f female woman girl w weiblich frau femme feminin mujer femenino donna femmina mulher feminino vrouw kvinna
@@ -60,7 +60,8 @@ _PAIRS: list[_Pair] = [
     *_OUTCOMES[:-1],
 ]  # of which all words of a side mean the same
 _LETTERS = str.maketrans("øłı_", "oli ")
-_OPEN = re.compile("cens|zens|vital|surv")  # a column with such a name is found with both meanings of 1
+# columns with such names use 1 for either
+_OPEN = re.compile("cens|zens|vital|surv|lost|withdr|drop|lfu|follow|admin|free|^non")
 
 
 def folded(text: str) -> str:
@@ -103,7 +104,8 @@ def events(column: str, values: Collection[str]) -> tuple[list[str], list[str]] 
     sides = {value: is_event(value) for value in values}
     neutral = all(_side(folded(value), [_YES_NO, _CODES]) is not None for value in values)
     named = _sides(column) - {None} if neutral else {True}
-    if None in sides.values() or len(named) > 1 or (not named and _OPEN.search(folded(column))):
+    unclear = _OPEN.search(folded(column)) or _NEGATIONS & {*tokens(column)}
+    if None in sides.values() or len(named) > 1 or (not named and unclear):
         return None
     happened = [value for value in values if sides[value] is (False not in named)]
     censored = [value for value in values if value not in happened]
@@ -111,16 +113,17 @@ def events(column: str, values: Collection[str]) -> tuple[list[str], list[str]] 
 
 
 def same_meaning(values: Collection[str]) -> list[list[str]]:
-    """The values in groups that mean the same: they differ in capitals, accents and spaces only, or all values of the
-    column are words of one pair, such as yes and no, in some language. In the order of each group's first value."""
+    """The values in groups that mean the same: they differ in capitals, accents and spaces only, or the values of the
+    column are words of one pair, such as yes and no, in some language, with words of both sides. In the order of each
+    group's first value. If that would leave a single group, such as of the genotypes AA, Aa and aa, all stay apart."""
     plain = {value: folded(value) for value in values}
     pair = next(
-        (own for own in _PAIRS if all(_side(text, [own]) is not None for text in plain.values())), None
+        (own for own in _PAIRS if {_side(text, [own]) for text in plain.values()} == {False, True}), None
     )
     groups: dict[object, list[str]] = {}
     for value, text in plain.items():
         groups.setdefault(_side(text, [pair]) if pair else text, []).append(value)
-    return list(groups.values())
+    return list(groups.values()) if len(groups) > 1 else [[value] for value in plain]
 
 
 def _side(text: str, pairs: Collection[_Pair]) -> bool | None:
