@@ -280,7 +280,6 @@ def test_the_reference_optimum_is_a_double_and_the_distance_reaches_the_precisio
     ({"privacy.mode": "public-state", "epsilon": 5.0}, "precision must be double in a private run"),
     ({"privacy.mode": "as-published", "epsilon": 5.0}, "precision must be double in a private run"),
     ({"objective.name": "torch:net.py:net"}, "precision must be double with a PyTorch module"),
-    ({"rounds": 2**24}, "precision must be double with 2\\^24 rounds or more"),
     ({"precision": "half"}, "precision must be one of double, single; got 'half'"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_sentence(keys, message):

@@ -76,7 +76,7 @@ TOP = (
         ("algorithm",), str, "fedpdm",
         Setting("algorithm to run", one_of(ALGORITHMS)),
     ),
-    Key(("rounds",), int, 30, Setting("communication rounds T", between(1, 2**24, "from 1 to 2^24"), "rounds")),
+    Key(("rounds",), int, 30, Setting("communication rounds T", between(1, 100_000), "rounds")),
     Key(("seed",), int, 0, Setting("seed of the run's random numbers", at_least(0), bits=64)),
     Key(
         ("start_scale",), float, 0.0,

@@ -14,8 +14,6 @@ from .config import Config
 from .inference import check_standard_errors
 from .sections import Evaluation, Gradient, NoPrivacy, Private
 
-_MOST_SINGLE_ROUNDS = 2**24
-
 
 def check(config: Config, stored: bool = False) -> None:
     """Check the rules that concern several settings and need no data; SettingError if one is violated.
@@ -81,11 +79,6 @@ def _check_single(config: Config) -> None:
     if config.objective.name == COUNTING:
         raise SettingError(
             f"precision must be double with objective {COUNTING}, whose labels hold a count and an offset; got single"
-        )
-    if not config.rounds < _MOST_SINGLE_ROUNDS:
-        raise SettingError(
-            f"precision must be double with 2^24 rounds or more, which single precision cannot count; got single with "
-            f"{config.rounds} rounds"
         )
 
 

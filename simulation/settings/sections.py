@@ -51,7 +51,7 @@ class Local:
 
     batch_size: Annotated[int, Setting("rows in a step; 0: all", at_least(0), "rows")] = 0
     max_steps: Annotated[
-        int, Setting("steps in a round; 0: an epoch less one", between(0, 10**6), "steps")
+        int, Setting("steps in a round; 0: an epoch less one", between(0, 10_000), "steps")
     ] = 2
     fresh_batches: Annotated[bool, Setting("shuffle the rows anew in every round")] = True
 

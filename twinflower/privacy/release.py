@@ -73,6 +73,7 @@ def gradient_release(bounds: Bounds, workload: Workload) -> Release:
     return Release(2 * bounds.gradient * workload.replaced_in_batch / workload.rows, touched)
 
 
+@lru_cache
 def norm_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: Workload) -> float:
     """2 C eta sum_{j<Q} k^j with k the Lipschitz constant of x -> x - eta (mu x + penalty'(x)).
 
@@ -101,9 +102,14 @@ def coupled_sensitivity(bounds: Bounds, step_size: float, mu: float, workload: W
     steps and an unknown curvature, kappa is infinite, and so is this bound.
     """
     kappa = step_factor(bounds, step_size, mu, bounds.curvature)
-    epochs = range(0, workload.steps, workload.per_epoch)
-    last = [range(max(workload.steps - e - workload.per_epoch, 0), workload.steps - e) for e in epochs]
-    worst = sum(max(_power(kappa, places[0]), _power(kappa, places[-1])) for places in last)
+    before, rest = divmod(workload.steps, workload.per_epoch)  # whole epochs, and steps of the last one
+    epoch = _power(kappa, workload.per_epoch)
+    if kappa > 1:  # the record is in the first batch of every epoch
+        worst = _power(kappa, (workload.steps - 1) % workload.per_epoch) * geometric_sum(
+            epoch, before + (rest > 0)
+        )
+    else:  # in the last one
+        worst = (rest > 0) + _power(kappa, rest) * geometric_sum(epoch, before)
     return 2 * bounds.gradient * step_size / workload.rows * worst * workload.replaced
 
 
@@ -164,11 +170,13 @@ def _power(base: float, exponent: int) -> float:
 
 
 def geometric_sum(ratio: float, terms: int) -> float:
-    """1 + ratio + ... + ratio^(terms - 1), or infinity if it overflows."""
-    try:
-        return math.fsum(ratio**j for j in range(terms))
-    except OverflowError:
-        return math.inf
+    """1 + ratio + ... + ratio^(terms - 1), or infinity if it overflows; ratio >= 0, in O(log(terms)) operations."""
+    total, summed = 0.0, 0  # how many terms are summed: the number of the first binary digits of `terms`
+    for digit in f"{terms:b}":
+        total, summed = total * (1.0 + _power(ratio, summed)), 2 * summed
+        if digit == "1":
+            total, summed = total + _power(ratio, summed), summed + 1
+    return total
 
 
 def step_factor(bounds: Bounds, step_size: float, mu: float, curvature: float) -> float:

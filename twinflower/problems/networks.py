@@ -168,6 +168,7 @@ class Network(Penalised):
         return Bounds(self.clip_norm, math.inf, self.penalty_curvature)
 
 
+_MOST_WEIGHTS = 50_000_000
 NETWORKS: dict[str, Activation] = {"sigmoid-network": sigmoid, "swish-network": swish}
 
 
@@ -184,7 +185,13 @@ class NetworkObjective(LinearObjective):
         return {"hidden_units": self.hidden_units}
 
     def build(self, num_features: int, num_classes: int) -> Model:
-        """The network for rows of num_features entries, with softmax loss; SettingError for regression labels."""
+        """The network for rows of num_features entries, with softmax loss; SettingError for regression labels, and for
+        more than 50 million weights of the hidden layer."""
+        require(
+            self.hidden_units * num_features <= _MOST_WEIGHTS,
+            f"hidden-units times the number of features must be at most {_MOST_WEIGHTS:,}; got {self.hidden_units} and "
+            f"{num_features}: lower hidden-units",
+        )
         linear = self.linear(self.weighted(LOSSES["softmax"]), num_features, num_classes)
         return Network(
             linear.loss, NETWORKS[self.name], linear.outputs, self.hidden_units, num_features,
