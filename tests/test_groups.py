@@ -18,6 +18,7 @@ from twinflower.randomness import stream
 from twinflower.settings import make
 from twinflower.simulation import estimators
 from twinflower.simulation.app import client_app
+from twinflower.simulation.runs.facts import known as facts_known
 from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
@@ -177,7 +178,7 @@ def test_groups_are_whole_in_every_division(groups, share, seed):
 @settings(max_examples=60, deadline=None)
 @given(GROUPS, st.floats(0.01, 0.99), st.integers(0, 99), st.integers(0, 3))
 def test_the_server_knows_the_numbers_of_rows_from_the_largest_group(groups, share, seed, more):
-    """Whatever the groups are: they are private, and the server plans with the numbers of rows."""
+    """Whatever the groups are: they are public, but the server plans with the numbers of rows alone."""
     most = int(np.bincount(groups).max()) + more
     parts = held_out_rows(len(groups), share, seed, 5, groups, most)
     public = held_out_rows(len(groups), share, seed, 5, None, most)
@@ -286,6 +287,39 @@ def test_a_site_holds_out_whole_patients_and_as_many_rows_as_the_server_expects(
         assert len(site.dataset.labels) == server.partition.sizes[number]
         assert len(held.labels) == server.held.sizes[number]
         assert not persons(site.dataset.features) & persons(held.features)
+
+
+def test_rows_that_no_site_uses_are_among_the_facts(run):
+    config = deployed(run, **GROUP)[0]
+    facts = facts_known(prepare(config))
+    assert facts.rows + sum(facts.dropped.values()) == sum(config.sizes)
+    assert any("group-size" in reason for reason in facts.dropped)
+
+
+@pytest.mark.parametrize("person", ["p3", "p7", "p11"])
+def test_new_values_of_a_person_change_that_persons_rows_and_no_division(run, tmp_path, person):
+    """Neighbouring tables have the same groups."""
+    before, there = _in_run(prepare(parse(run))), tmp_path / "neighbour"
+    there.mkdir()
+    for file in tmp_path.glob("site-*.csv"):
+        (there / file.name).write_text(
+            file.read_text().replace(f"\n{person},{person[1:]},", f"\n{person},999,")
+        )
+    after = _in_run(prepare(parse(run | {"data.files": str(there / "site-*.csv")})))
+    moved = [np.flatnonzero((old != new).any(1)) for old, new in zip(before, after, strict=True)]
+    assert [rows.shape for rows in before] == [rows.shape for rows in after]
+    changed = [old[rows] for old, rows in zip(before, moved, strict=True) if len(rows)]
+    assert len(changed) == 1 and len(persons(changed[0])) == 1
+    assert len(changed[0]) == (there / "site-0.csv").read_text().count(f"\n{person},999,")
+
+
+@pytest.mark.parametrize("again", [0, 2])
+def test_a_test_file_with_persons_of_the_training_files_says_so(run, tmp_path, again):
+    lines = (tmp_path / "site-0.csv").read_text().splitlines()
+    wanted = [line for line in lines[1:] if line.split(",")[0] in ("p1", "p2")[:again]]
+    (tmp_path / "test.csv").write_text("\n".join([lines[0], *wanted, "new-1,5,n,0", "new-2,6,y,0", ""]))
+    note = prepare(parse(run | {"data.test-file": str(tmp_path / "test.csv")})).dataset.note
+    assert note == "tested on test.csv" + f", {again} of whose persons are trained on, too" * bool(again)
 
 
 def test_a_server_needs_the_largest_number_of_rows_of_a_patient(run):

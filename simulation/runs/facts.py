@@ -16,6 +16,8 @@ from twinflower.survival_labels import unsigned
 
 from .setup import Setup
 
+_SPARE = "left over where whole groups are held out (privacy.group-size)"
+
 
 def known(setup: Setup) -> Facts:
     """What is known of the rows of a run.
@@ -52,11 +54,12 @@ def _dropped(setup: Setup) -> dict[str, int]:
     """The rows on which the run does not train, by reason."""
     data, held = setup.dataset, len(setup.held.rows) if setup.held else 0
     here = setup.config.data.name != OWN
-    left = len(data.labels) - len(setup.partition.rows) - held if here else 0
+    rows = len(data.labels) if here else sum(setup.config.sizes)
+    left = rows - int(setup.partition.sizes.sum()) - held
     found = {
         _why_tested(setup): len(data.test_labels) if _why_tested(setup) else 0,
         "held out at the sites (evaluation.held-out)": held,
-        "left out by the partition": left,
+        "left out by the partition" if here else _SPARE: left,
     }
     return {reason: number for reason, number in found.items() if number}
 

@@ -96,6 +96,8 @@ def load_tables(data: TableData) -> Dataset:
         test, note = _read(data.test_file, reading.unweighted, data), f"tested on {Path(data.test_file).name}"
         if Path(data.test_file).resolve() in [file.resolve() for file in table_files(data.files)]:
             note += ", whose rows are trained on, too"
+        elif schema.group and (again := _persons(test) & set().union(*map(_persons, parts))):
+            note += f", {len(again)} of whose persons are trained on, too"
     else:
         parts, test = _divided(names, parts, data.test_fraction, schema.num_classes)
         note = _tested_on(data)
@@ -104,6 +106,11 @@ def load_tables(data: TableData) -> Dataset:
         return _dataset(data, schema, Rows.stacked(parts), test, note=note)
     called = site_names(data) if data.site_column else [Path(name).name for name in names]
     return _dataset(data, schema, Rows.stacked(parts), test, note=note, sites=sizes, site_names=tuple(called))
+
+
+def _persons(rows: Rows) -> set[Any]:
+    """The groups of these rows."""
+    return set() if rows.groups is None else set(rows.groups.tolist())
 
 
 def _tested_on(data: TableData) -> str:

@@ -35,7 +35,7 @@ class Facts(NamedTuple):
     belong to the data and were not trained on, by reason. clipped: values outside of the range of a column, by its
     name, without columns in which there is none; None, also for one column, if they were not counted.
     distance: between the estimates and the maximum of the likelihood, the largest in standard errors. converged:
-    whether that is at most `CONVERGED` and every estimate exists.
+    whether that is at most `CONVERGED` and every estimate that the data determine exists.
     """
 
     rows: int | None = None

@@ -6,6 +6,9 @@ one by one. So releases that are together mu-GDP for one record are (k mu)-GDP f
 Gaussian mechanisms (Dong, Roth and Su, "Gaussian differential privacy", JRSS B 2022, on group privacy). Where a
 release is bounded as a whole, it moves by no more than twice that bound, which is less than k Delta for large k;
 `release` uses the smaller of the two.
+
+The number of a client's records is public and, with a group column, also which of them belong to the same person: the
+neighbours differ in what a person's records hold, not in whose records they are.
 """
 
 import math
