@@ -1,8 +1,10 @@
 """What a draft of a schema recognises in the tables, and what it asks: events, codes, units, identifiers, dates."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -497,6 +499,13 @@ def test_values_that_may_be_codes_stay_apart(values):
     assert same_meaning(values) == [[value] for value in values]
 
 
+@given(st.lists(st.sampled_from("01AaCcFfHhJjMmNnOoSsTtVvWwYy"), min_size=2, unique=True))
+@example(["1", "F", "N"])
+def test_different_letters_stay_apart(values):
+    groups = same_meaning(values)
+    assert all(len({value.casefold() for value in group if value.isalpha()}) <= 1 for group in groups)
+
+
 @given(st.lists(st.text("abAB01oyn", min_size=1, max_size=3), min_size=2, unique=True))
 def test_never_is_a_column_left_with_one_group(values):
     assert len(same_meaning(values)) > 1
@@ -554,4 +563,6 @@ def test_the_longest_name_of_a_site_counts(tmp_path):
         + '\n[sites]\n"g.csv" = { x = { scale = 2 } }\n"b/g.csv" = { x = { scale = 3 } }\n'
     )
     known = parse_schema(text)
-    assert [known.at(site).scales["x"].scale for site in ("a/g.csv", "a/b/g.csv")] == [2, 3]
+    assert [known.at(Path(site)).scales["x"].scale for site in ("a/g.csv", "a/b/g.csv")] == [2, 3]
+    assert not known.at("a/g.csv").scales  # a value of a column must be equal
+    assert known.at("g.csv").scales["x"].scale == 2

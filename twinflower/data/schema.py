@@ -141,9 +141,11 @@ class Schema:
         return [self.features.index(name) for name in self.private]
 
     def at(self, site: str | Path) -> "Schema":
-        """The schema for the table of a site, which is called by its file, or by a value in the column of sites; of
-        several names that fit, the longest counts."""
-        parts = Path(site).parts
+        """The schema for the table of a site, which is called by its file (a Path), of which the longest end that is
+        named counts, or by a value in the column of sites (a str), which must be equal."""
+        if isinstance(site, str):
+            return replace(self, scales=self.sites[site]) if site in self.sites else self
+        parts = site.parts
         named = [name for name in self.sites if parts[-len(Path(name).parts) :] == Path(name).parts]
         nearest = max(named, key=lambda name: len(Path(name).parts), default="")
         return replace(self, scales=self.sites[nearest]) if named else self

@@ -114,16 +114,21 @@ def events(column: str, values: Collection[str]) -> tuple[list[str], list[str]] 
 
 def same_meaning(values: Collection[str]) -> list[list[str]]:
     """The values in groups that mean the same: they differ in capitals, accents and spaces only, or the values of the
-    column are words of one pair, such as yes and no, in some language, with words of both sides. In the order of each
-    group's first value. If that would leave a single group, such as of the genotypes AA, Aa and aa, all stay apart."""
+    column are words of one pair, such as yes and no, in some language, with words of both sides and at most one letter
+    on a side. In the order of each group's first value. If that would leave a single group, such as of the genotypes
+    AA, Aa and aa, all stay apart."""
     plain = {value: folded(value) for value in values}
-    pair = next(
-        (own for own in _PAIRS if {_side(text, [own]) for text in plain.values()} == {False, True}), None
-    )
+    pair = next((own for own in _PAIRS if _applies(own, {*plain.values()})), None)
     groups: dict[object, list[str]] = {}
     for value, text in plain.items():
         groups.setdefault(_side(text, [pair]) if pair else text, []).append(value)
     return list(groups.values()) if len(groups) > 1 else [[value] for value in plain]
+
+
+def _applies(pair: _Pair, texts: set[str]) -> bool:
+    """Whether the texts are words of both sides, and no two different letters are on one side."""
+    letters = [_side(text, [pair]) for text in texts if len(text) == 1 and text.isalpha()]
+    return {_side(text, [pair]) for text in texts} == {False, True} and len(letters) == len({*letters})
 
 
 def _side(text: str, pairs: Collection[_Pair]) -> bool | None:
