@@ -566,3 +566,33 @@ def test_the_longest_name_of_a_site_counts(tmp_path):
     assert [known.at(Path(site)).scales["x"].scale for site in ("a/g.csv", "a/b/g.csv")] == [2, 3]
     assert not known.at("a/g.csv").scales  # a value of a column must be equal
     assert known.at("g.csv").scales["x"].scale == 2
+
+
+def visits(k):
+    """Three rows of each person, with the start and the end of an interval each."""
+    person, visit = divmod(k, 3)
+    return person, visit, 4 * visit * (1 + person % 5), 4 * (visit + 1) * (1 + person % 5)
+
+
+@pytest.mark.parametrize("start", ["tstart", "entry_time", "column7"])
+def test_intervals_of_a_person_are_not_counted_as_persons(tmp_path, start):
+    """By the name of their start, or because they touch, also where the column is ignored."""
+    path = table(
+        tmp_path, age=lambda k: 30 + visits(k)[0] % 41 / 2, **{start: lambda k: visits(k)[2]},
+        stop=lambda k: visits(k)[3], died=lambda k: int(k % 6 == 5), rows=60,
+    )  # fmt: skip
+    text, notes = drafted([path], "stop", event="died")
+    assert "one-row-per-person = false" in text and any("several rows" in note for note in notes)
+    with pytest.raises(DataError, match="every row must be another person, followed from time 0"):
+        parse_schema(text)
+    assert parse_schema(text.replace("person = false", "person = true")).label.one_row
+
+
+def test_a_schema_that_ignores_the_start_of_intervals_says_whose_the_rows_are(tmp_path):
+    path = table(tmp_path, age=AGE, months=lambda k: 1 + k % 30 / 2, died=cycle(0, 1))
+    text = drafted([path], "months", event="died").text
+    assert parse_schema(text).label.one_row is None  # an ordinary table is not asked about
+    with pytest.raises(DataError, match="column 'tstart' looks like the start of an interval"):
+        parse_schema(text.replace("ignore = []", 'ignore = ["tstart"]'))
+    with pytest.raises(DataError, match="one-row-per-person must be true or false; got 1"):
+        parse_schema(text.replace("[label]", "[label]\none-row-per-person = 1"))

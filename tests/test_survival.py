@@ -97,7 +97,11 @@ def test_events_are_compared_as_categories_are(tmp_path):
     ("old", "new", "why"),
     [
         ("times = [1, 2000]", "", "label needs one of classes, range, counts, times"),
-        ("times = [1, 2000]", "range = [1, 9]", "label: event, event-values and censored-values belong to times"),
+        (
+            "times = [1, 2000]",
+            "range = [1, 9]",
+            "label: event, event-values, censored-values and one-row-per-person belong to times",
+        ),
         ('event = "died"', "", "times need event, the name of the column that says whether the event happened; got"),
         ("[1, 2000]", "[-1, 2000]", r"times must be above 0, because shorter times, .* got \[-1, 2000\]"),
         ("[1, 2000]", "[0, 2000]", r"times must be above 0, because shorter times, .* got \[0, 2000\]"),

@@ -278,7 +278,8 @@ class Survival:
     """A label that is a time and whether the event happened then; otherwise the person was censored at that time.
 
     times: the public range of the times, above 0. A shorter time, also 0, is moved to its lower end, and a longer one
-    is censored at its upper end. event: the column of the events; happened, censored: its values.
+    is censored at its upper end. event: the column of the events; happened, censored: its values. one_row: whether
+    every row is another person, followed from time 0, as the models take it; None where nothing says otherwise.
     """
 
     column: str
@@ -286,6 +287,7 @@ class Survival:
     event: str
     happened: tuple[str, ...]
     censored: tuple[str, ...]
+    one_row: bool | None = None
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:

@@ -112,6 +112,12 @@ def about_event(label: Label, seen: Seen) -> Iterator[str]:
     """
     counts, total = seen.texts, seen.texts.total()
     if isinstance(label, Survival):
+        if label.one_row is False:
+            yield (
+                "Has a person several rows, with the start and the end of an interval each? A row would count as a "
+                "person: merge the rows of each person. When every row is another person, followed from time 0, write "
+                "one-row-per-person = true. Until then a run is refused."
+            )
         if not label.happened:
             yield (
                 f"Which value of '{label.event}' means that the event happened, {_either(label.censored)}? The draft "

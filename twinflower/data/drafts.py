@@ -35,7 +35,7 @@ from .oddities import Written, number_in, question, written
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, nested_columns, opened
 from .weights import Weight
-from .words import events, is_event, same_meaning
+from .words import events, is_event, is_start, same_meaning
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column
 _FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories
@@ -158,8 +158,19 @@ def draft(
         raise DataError(f"no column of {tables[0].file} but the label can be used{why}")
     ignored = tuple(name for name in columns if isinstance(name, str))
     drafted = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
+    others = [name for name in names if name not in outcome]
+    if isinstance(drafted, Survival) and any(_may_start(name, seen[name], seen[label]) for name in others):
+        drafted = replace(drafted, one_row=False)  # a question, see `schema_file`
     found = seen[weight].weight(weight) if weight else None
     return Schema(used, drafted, ignored, dialect=_most_frequent(tables), weight=found)
+
+
+def _may_start(name: str, seen: "Seen", times: "Seen") -> bool:
+    """Whether a column may have the starts of intervals that end at these times: by its name, or because some begin at
+    0 and the others where another one ends."""
+    later = {number: count for number, count in seen.numbers.items() if number}
+    touch = all(count <= times.numbers.get(number, 0) for number, count in later.items())
+    return is_start(name) or (len(later) > _FEW_NUMBERS and 0.0 in seen.numbers and touch)
 
 
 def _most_frequent(tables: Sequence[Table]) -> Dialect:

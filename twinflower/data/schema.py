@@ -83,6 +83,7 @@ from .units import Scale, has_signs, plain, scaled
 from .weights import Weight
 
 VERSION = 1
+ONE_ROW = "one-row-per-person"  # key of a label with times
 PRIVATE = "private"  # in place of a range: not known, and computed from noisy counts
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 
@@ -276,7 +277,8 @@ def _label_table(label: Label) -> dict[str, Any]:
     if isinstance(label, Survival):
         values = {"event-values": list(label.happened), "censored-values": list(label.censored)}
         span = [label.times.low, label.times.high]
-        return {"column": label.column, "times": span, "event": label.event, **values}
+        persons = {} if label.one_row is None else {ONE_ROW: label.one_row}
+        return {"column": label.column, "times": span, "event": label.event, **values, **persons}
     if isinstance(label, Counts):
         ends = [label.exposures.low, label.exposures.high]
         own = {"exposure": label.exposure, "exposure-range": ends} if label.exposure else {}

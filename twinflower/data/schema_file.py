@@ -29,14 +29,17 @@ from .columns import (
     as_text,
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
-from .schema import MISSING_TEXTS, PRIVATE, VERSION, Schema
+from .schema import MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Schema
 from .tables import numeric_columns
 from .units import LIMIT, LIMITS, Scale
 from .weights import Weight
-from .words import events
+from .words import events, is_start
 
 _KINDS = ("classes", "range", "counts", "times")
-_FURTHER = {"counts": ("exposure", "exposure-range"), "times": ("event", "event-values", "censored-values")}
+_FURTHER = {
+    "counts": ("exposure", "exposure-range"),
+    "times": ("event", "event-values", "censored-values", ONE_ROW),
+}
 _MOST_COUNT = 2**16
 _KEYS = (
     "version", "label", "columns", "sites", "ignore", "group", "weight", "weight-range", "missing-values",
@@ -87,7 +90,22 @@ def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
     schema = replace(schema, sites=_sites(document.get("sites", {}), numeric_columns(schema)))
     _check_distinct("columns, label, ignore, group and weight", [*schema.used, *ignored])
     _check_distinct("names of features", schema.features)
+    _check_persons(schema)
     return schema
+
+
+def _check_persons(schema: Schema) -> None:
+    """DataError if a survival label counts intervals of time as persons, or if its columns look so and it does not say
+    that it does not."""
+    label, names = schema.label, [*(column.name for column in schema.columns), *schema.ignore]
+    starts = [name for name in names if is_start(name)]
+    if not isinstance(label, Survival) or label.one_row or (label.one_row is None and not starts):
+        return
+    seems = f", and column '{starts[0]}' looks like the start of an interval" if starts else ""
+    raise DataError(
+        f"label: every row must be another person, followed from time 0{seems}: merge the rows of each person (a later "
+        f"entry is not modelled), and write {ONE_ROW} = true"
+    )
 
 
 def _weight(document: Mapping[str, Any]) -> Weight | None:
@@ -241,7 +259,10 @@ def _survival(column: str, table: Mapping[str, Any]) -> Survival:
     others = [value for value in CENSORED if value not in happened]
     censored = _values("label: censored-values", table.get("censored-values", others))
     _check_distinct("event-values and censored-values", [*happened, *censored])
-    return Survival(column, times, event, happened, censored)
+    one_row = table.get(ONE_ROW)
+    if not (one_row is None or isinstance(one_row, bool)):
+        raise DataError(f"label: {ONE_ROW} must be true or false; got {one_row!r}")
+    return Survival(column, times, event, happened, censored, one_row)
 
 
 def _counts(column: str, table: Mapping[str, Any]) -> Counts:

@@ -49,6 +49,18 @@ _NEGATIONS = {
     "no", "not", "non", "without", "free", "kein", "keine", "nicht", "ohne", "pas", "sans", "sin", "senza", "sem",
     "niet", "geen", "inte", "ingen",
 }  # fmt: skip
+_STARTS = {
+    "start",
+    "tstart",
+    "starttime",
+    "timestart",
+    "entry",
+    "entrytime",
+    "begin",
+    "begintime",
+    "t0",
+    "time0",
+}
 _Pair = tuple[set[str], set[str]]
 _YES_NO, _SEX, *_OUTCOMES = [
     (set(less.split()), set(more.split())) for less, more in (own.split("/") for own in _WORDS.split("\n\n"))
@@ -73,6 +85,12 @@ def folded(text: str) -> str:
 def tokens(text: str) -> list[str]:
     """The folded parts of a text or of the name of a column, such as patient and id of patientId and of Patient_ID."""
     return re.findall(r"\w+", folded(re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text)))
+
+
+def is_start(column: str) -> bool:
+    """Whether a column with this name probably has the start of an interval of time, as in tables with several rows of
+    a person."""
+    return "".join(tokens(column)) in _STARTS
 
 
 def is_event(text: str) -> bool | None:
