@@ -12,6 +12,8 @@ from twinflower.simulation.cli import app
 from twinflower.simulation.report.openmetrics import _text
 from twinflower.simulation.results.files import require_free
 from twinflower.simulation.results.folder import new_folder
+from twinflower.simulation.runs.division import _dataset
+from twinflower.simulation.runs.setup import prepare
 
 SCHEMA = '[label]\ncolumn = "ill"\nclasses = ["no", "yes"]\n[columns]\nage = { range = [20, 90] }\n'
 TABLE = "age,ill\n" + "".join(f"{age},{'yes' if age % 3 else 'no'}\n" for age in range(20, 60))
@@ -70,7 +72,11 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, text in {"a.csv": TABLE, "s.toml": SCHEMA, "run.toml": RUN}.items():
         Path(name).write_text(text)
-    return tmp_path
+    for known in (prepare, _dataset):  # by settings, which name files relative to the folder
+        known.cache_clear()
+    yield tmp_path
+    for known in (prepare, _dataset):
+        known.cache_clear()
 
 
 @pytest.mark.parametrize(("command", "option"), FILES)
