@@ -21,7 +21,7 @@ from twinflower.errors import RunError
 from twinflower.problems.topologies import FILE, TOPOLOGIES, spectrum
 from twinflower.rounds import Problem, rounds
 from twinflower.settings import settings_of
-from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.settings import parse
 
 CLIENTS, GOAL, MOST = 50, 1e-6, 2000
@@ -29,7 +29,7 @@ Fate = Callable[[int], tuple[np.ndarray, np.ndarray]]
 GRAPHS = [name for name in TOPOLOGIES if not name.startswith(FILE)]
 
 
-def job(**keys: Any) -> Setup:
+def job(**keys: Any) -> PreparedRun:
     """The run."""
     own = {key.replace("__", ".").replace("_", "-"): value for key, value in keys.items()}
     base = {
@@ -71,7 +71,7 @@ def gone(clients: list[int], first: int) -> Fate:
     return fate
 
 
-def rounds_needed(setup: Setup, fate: Fate = everybody, most: int = MOST) -> tuple[int | str, float]:
+def rounds_needed(setup: PreparedRun, fate: Fate = everybody, most: int = MOST) -> tuple[int | str, float]:
     """Rounds until the goal, and how far the model is from everybody's optimum in the end."""
     algorithm: Any = setup.algorithm
     problem, best = Problem(setup.objective, setup.shards, setup.start), setup.central.optimum

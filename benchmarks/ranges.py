@@ -19,7 +19,7 @@ from sklearn.datasets import load_breast_cancer
 
 from twinflower.data.features import completed
 from twinflower.data.sets import Dataset
-from twinflower.simulation.runs.setup import Setup, prepare, prepare_rows
+from twinflower.simulation.runs.setup import PreparedRun, prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 
@@ -33,7 +33,7 @@ def split() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return data.data, data.target.astype(np.int64), np.random.default_rng(0).permutation(len(data.target))
 
 
-def private(folder: Path, sites: int, keys: dict[str, object]) -> Setup:
+def private(folder: Path, sites: int, keys: dict[str, object]) -> PreparedRun:
     """The run on one CSV file for each site, with a schema in which all ranges are private."""
     features, labels, order = split()
     names = [f"x{place}" for place in range(features.shape[1])]
@@ -48,7 +48,7 @@ def private(folder: Path, sites: int, keys: dict[str, object]) -> Setup:
     return prepare(parse(RUN | {"data.name": "tables"} | paths | keys))
 
 
-def by_statistics(sites: int, keys: dict[str, object], scale: bool) -> Setup:
+def by_statistics(sites: int, keys: dict[str, object], scale: bool) -> PreparedRun:
     """The run on columns as they are, or scaled by the mean and the deviation of all training rows."""
     features, labels, order = split()
     test, training = order[:HELD_OUT], order[HELD_OUT:]
@@ -60,7 +60,7 @@ def by_statistics(sites: int, keys: dict[str, object], scale: bool) -> Setup:
     return prepare_rows(parse(RUN | {"data.name": "arrays"} | keys), data)
 
 
-def accuracy(setup: Setup) -> float:
+def accuracy(setup: PreparedRun) -> float:
     """The test accuracy of the run."""
     (result,) = cohort.train([setup])
     return float(result.rows[-1]["test_accuracy"])

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.data.sets import Dataset
 from twinflower.simulation.runs.server import strategy_of
-from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.computing import reuse_freed_memory
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -60,7 +60,7 @@ def settings(method: dict[str, Any]) -> Config:
     )  # fmt: skip
 
 
-def job() -> Setup:
+def job() -> PreparedRun:
     """The job as a set-up run of FedPDM, on synthetic rows."""
     config = settings({"rho": RHO})
     small = prepare(config)
@@ -77,7 +77,7 @@ def job() -> Setup:
 class Loop:
     """By hand, client after client."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: PreparedRun) -> None:
         self.rng = np.random.default_rng(0)
         self.features = setup.dataset.features.reshape(CLIENTS, ROWS, FEATURES)
         self.labels = setup.dataset.labels.reshape(CLIENTS, ROWS)
@@ -127,13 +127,13 @@ class Batched(Loop):
         self.x0 = np.sign(mean) * np.maximum(np.abs(mean) - L1 / RHO, 0)
 
 
-def cohort_round(setups: list[Setup]) -> Callable[[], Any]:
+def cohort_round(setups: list[PreparedRun]) -> Callable[[], Any]:
     """The next round of a cohort, at every call."""
     rounds = Cohort(setups).rounds(10**9)
     return lambda: next(rounds)
 
 
-def inprocess_round(setup: Setup) -> Callable[[], Any]:
+def inprocess_round(setup: PreparedRun) -> Callable[[], Any]:
     """The next round of the real strategy and clients over the in-process grid, at every call."""
     from flwr.app import ConfigRecord
 

@@ -27,7 +27,7 @@ from threadpoolctl import threadpool_limits
 from twinflower.data.sets import Dataset
 from twinflower.problems.topologies import adjacency
 from twinflower.randomness import normals
-from twinflower.simulation.runs.setup import Setup, prepare, prepare_seeds
+from twinflower.simulation.runs.setup import PreparedRun, prepare, prepare_seeds
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings import parse
 
@@ -35,7 +35,7 @@ CLIENTS, ROWS, FEATURES = 20, 100, 23
 L2, GAMMA, RHO, CLIP = 0.1, 0.25, 0.1, 1.0
 
 
-def synthetic(keys: dict[str, Any], classes: int, seed: int) -> Setup:
+def synthetic(keys: dict[str, Any], classes: int, seed: int) -> PreparedRun:
     """A set-up run whose clients have random rows of norm 1, the same under every seed."""
     setup = prepare(parse(keys | {"clients.count": CLIENTS, "evaluation.every": 10**6, "seed": seed}))
     rng = np.random.default_rng(0)
@@ -49,7 +49,7 @@ def synthetic(keys: dict[str, Any], classes: int, seed: int) -> Setup:
     return replace(setup, dataset=data, partition=division, objective=objective, start=np.zeros(FEATURES))
 
 
-def ldp(seeds: int, rounds: int) -> list[Setup]:
+def ldp(seeds: int, rounds: int) -> list[PreparedRun]:
     """Zhang 2023, Fig. 1, on synthetic rows."""
     keys = {
         "algorithm": "ldp-primal-dual", "data.name": "breast-cancer", "objective.name": "logistic", "l2": L2,
@@ -59,7 +59,7 @@ def ldp(seeds: int, rounds: int) -> list[Setup]:
     return [synthetic(keys, 2, seed) for seed in range(seeds)]
 
 
-def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
+def ldp_by_hand(setups: Sequence[PreparedRun], rounds: int) -> np.ndarray:
     """(7) for all seeds and clients at once; the last mean (seeds, d)."""
     features, signs = (np.stack(parts) for parts in zip(*map(_stacked, setups), strict=True))
     signs = 2.0 * signs - 1.0
@@ -80,7 +80,7 @@ def ldp_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     return mean[:, 0]
 
 
-def ldp_in_place(setups: Sequence[Setup], rounds: int) -> np.ndarray:
+def ldp_in_place(setups: Sequence[PreparedRun], rounds: int) -> np.ndarray:
     """The same with the labels in the rows, and in place."""
     features, labels = (np.stack(parts) for parts in zip(*map(_stacked, setups), strict=True))
     signed = features * (1.0 - 2.0 * labels)[..., None]  # -s a for every row a with the label s
@@ -106,14 +106,14 @@ def ldp_in_place(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     return mean[:, 0]
 
 
-def _sigmas(setup: Setup) -> np.ndarray:
+def _sigmas(setup: PreparedRun) -> np.ndarray:
     """The standard deviation of the noise in each round."""
     bounds, z, workload = setup.plan.bounds, float(setup.plan.multipliers[0]), setup.schedule.workload(ROWS)
     plain = z * setup.algorithm.release(bounds, workload, 1)._replace(weight=1.0).spread
     return plain / np.sqrt(setup.algorithm.weights(bounds))
 
 
-def nfl(seeds: int) -> list[Setup]:
+def nfl(seeds: int) -> list[PreparedRun]:
     """Gauthier 2023, Fig. 3."""
     keys = {
         "algorithm": "zcdp-nfl", "data.name": "linear", "bias": False, "objective.name": "least-squares",
@@ -124,7 +124,7 @@ def nfl(seeds: int) -> list[Setup]:
     return prepare_seeds(parse(keys), list(range(seeds)))
 
 
-def nfl_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
+def nfl_by_hand(setups: Sequence[PreparedRun], rounds: int) -> np.ndarray:
     """(7)-(9) for all seeds and clients at once; the mean models (seeds, d)."""
     count = setups[0].config.clients.count
     rows = [[setup.shards.rows(k) for k in range(count)] for setup in setups]
@@ -147,22 +147,22 @@ def nfl_by_hand(setups: Sequence[Setup], rounds: int) -> np.ndarray:
     return w.mean(1)
 
 
-def _stacked(setup: Setup) -> tuple[np.ndarray, np.ndarray]:
+def _stacked(setup: PreparedRun) -> tuple[np.ndarray, np.ndarray]:
     shape = (CLIENTS, ROWS)
     return setup.dataset.features.reshape(*shape, FEATURES), setup.dataset.labels.reshape(shape)
 
 
-def in_cohort(setups: Sequence[Setup], rounds: int) -> np.ndarray:
+def in_cohort(setups: Sequence[PreparedRun], rounds: int) -> np.ndarray:
     """The same rounds in the cohort runtime; the models (seeds, d)."""
     cohort = Cohort(setups)
     (end,) = deque(cohort.rounds(rounds), maxlen=1)
     return cohort.models(end.server)
 
 
-Runner = Callable[[Sequence[Setup], int], np.ndarray]
+Runner = Callable[[Sequence[PreparedRun], int], np.ndarray]
 
 
-def duel(name: str, setups: Sequence[Setup], by_hand: Runner, rounds: int, turns: int = 20) -> str:
+def duel(name: str, setups: Sequence[PreparedRun], by_hand: Runner, rounds: int, turns: int = 20) -> str:
     """One line of the table: best times of both over some turns; they must agree."""
     best = dict.fromkeys((by_hand, in_cohort), np.inf)
     for _ in range(turns):

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.algorithms.messages import Vector
 from twinflower.data.sets import Dataset
-from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings import parse
 
@@ -35,7 +35,7 @@ A1, A2, ALPHA, TAU = 0.9, 0.9, 0.3, 0.1
 BOUNDS = {"ssca": {}, "ssca-constrained": {"constraints": "cost <= 0.5"}}
 
 
-def job(method: str, batch: int) -> Setup:
+def job(method: str, batch: int) -> PreparedRun:
     """A set-up run of one method on synthetic rows."""
     keys: dict[str, Any] = {
         "algorithm": method, "objective.name": "swish-network", "hidden-units": HIDDEN, "regulariser.name": "none",
@@ -73,7 +73,7 @@ def estimate_by_hand(x: np.ndarray, features: np.ndarray, labels: np.ndarray) ->
     return np.concatenate([g1.ravel(), (q.T @ hidden).ravel()]), cost
 
 
-def by_hand(setup: Setup, rounds: int) -> np.ndarray:
+def by_hand(setup: PreparedRun, rounds: int) -> np.ndarray:
     """Algorithm 1 or 2; the last point."""
     bound = setup.config.algorithm == "ssca-constrained"
     x, slope, constant, kappa = setup.start, np.zeros(setup.objective.d), 0.0, 0.0
@@ -99,7 +99,7 @@ def by_hand(setup: Setup, rounds: int) -> np.ndarray:
     return x
 
 
-def in_cohort(setup: Setup, rounds: int) -> np.ndarray:
+def in_cohort(setup: PreparedRun, rounds: int) -> np.ndarray:
     """The same rounds in the cohort runtime."""
     cohort = Cohort([setup])
     (end,) = deque(cohort.rounds(rounds), maxlen=1)
@@ -109,7 +109,7 @@ def in_cohort(setup: Setup, rounds: int) -> np.ndarray:
 def duel(method: str, batch: int, rounds: int = 10, turns: int = 5) -> str:
     """One line of the table: best times of both over some turns; they must agree."""
     setup = job(method, batch)
-    runners: tuple[Callable[[Setup, int], np.ndarray], ...] = (by_hand, in_cohort)
+    runners: tuple[Callable[[PreparedRun, int], np.ndarray], ...] = (by_hand, in_cohort)
     best = dict.fromkeys(runners, np.inf)
     for _ in range(turns):
         ends = []

@@ -25,7 +25,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.clients import AlgorithmClient
 from twinflower.disk import write_whole
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 
 ROUNDS = 100
 

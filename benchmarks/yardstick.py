@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from twinflower.arrays import DOUBLE, PRECISIONS
 from twinflower.data.sets import Dataset
-from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.runtimes.computing import reuse_freed_memory
 from twinflower.simulation.settings import parse
 
@@ -56,7 +56,7 @@ def rows() -> tuple[np.ndarray, np.ndarray]:
     return features, rng.integers(CLASSES, size=shape[:2])
 
 
-def setup(method: dict[str, Any], features: np.ndarray, labels: np.ndarray) -> Setup:
+def setup(method: dict[str, Any], features: np.ndarray, labels: np.ndarray) -> PreparedRun:
     """The job for one method, in the precision of the features."""
     precision = next(name for name, dtype in PRECISIONS.items() if dtype == features.dtype)
     small = prepare(

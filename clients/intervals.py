@@ -18,7 +18,7 @@ from twinflower.problems.interfaces import Batch
 from twinflower.work import Noise
 
 from .counts import packed
-from .exact import Reply
+from .exact_answers import Reply
 from .request import INFORMATION, RequestReader
 from .store import CompletedRound, StateStore
 

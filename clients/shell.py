@@ -34,12 +34,12 @@ from twinflower.work import LocalWork, Noise, Report, no_noise
 
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
 from .counts import PrivateEvaluation
-from .exact import NOTHING, ExactAnswers
+from .exact_answers import NOTHING, ExactAnswers
 from .intervals import PrivateIntervals
 from .request import INFORMATION, RequestReader, RoundRequest, bins_in
 from .rows import admitted, check_precision, check_rows
+from .safe_decoding import StrictClient
 from .store import CompletedRound, ContextStore, StateStore
-from .strict import StrictClient
 
 _NOT_SCALED: object = object()  # differs from the ranges in any request
 

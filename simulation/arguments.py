@@ -55,7 +55,7 @@ def _seeds(text: str) -> list[int] | None:
 
 def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:
     """Print the last lines of a command that has run an experiment; RunError if a run failed."""
-    from .report.sentences import broken
+    from .report.messages import broken
 
     say(f"results: {folder}", *broken(plan, folder))
     if failures:
@@ -115,20 +115,20 @@ def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> No
     """Print the ledgers of a folder as tables, or write metrics for Prometheus to a file; node_config: empty, or of the
     node whose policy limits what a run may plan."""
     from .app.node_check import ledger_and_policy
-    from .report import books
+    from .report import ledger_report
     from .report.console import table
     from .report.openmetrics import of_books
 
-    found = books.read_books(folder.expanduser())
+    found = ledger_report.read_books(folder.expanduser())
     if openmetrics:
         write_text(openmetrics.expanduser(), of_books(found))
         return
     policies = dict([ledger_and_policy(node_config)] if node_config else [])
     for name in policies.keys() - dict(found).keys():
         raise SettingError(f"{folder} does not hold the ledger of this node config, {name}")
-    table(books.HEADINGS, books.accounts(found, policies))
-    table(books.RUN_HEADINGS, books.runs(found))
-    say(*books.doubles(found))
+    table(ledger_report.HEADINGS, ledger_report.accounts(found, policies))
+    table(ledger_report.RUN_HEADINGS, ledger_report.runs(found))
+    say(*ledger_report.doubles(found))
 
 
 def check_site(node_config: str, run_config: Path | None) -> None:

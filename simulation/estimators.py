@@ -54,12 +54,12 @@ from .estimator_inputs import (
     weighted,
 )
 from .estimator_parameters import Nested, Size, check_parameters, run_config
-from .report.sentences import row_line
-from .report.words import score
+from .report.labels import score
+from .report.messages import row_line
 from .results.record import Progress, origin
 from .runs.convergence import distance
 from .runs.facts import known
-from .runs.setup import Setup, prepare_rows
+from .runs.setup import PreparedRun, prepare_rows
 from .runtimes import cohort
 
 try:
@@ -175,7 +175,7 @@ class Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         return self
 
-    def _warn(self, setup: Setup, x: Array) -> None:
+    def _warn(self, setup: PreparedRun, x: Array) -> None:
         """Warn, as scikit-learn does, of a model that has not converged."""
         apart = distance(setup, x)
         if apart is not None and not apart <= CONVERGED:
@@ -199,7 +199,7 @@ class Federated(Nested):  # type: ignore[misc]
         """The largest norm of a row, 0 without a limit."""
         return float(self.row_norm if self.row_norm is not None else self._private)
 
-    def _progress(self, setup: Setup) -> Progress | None:
+    def _progress(self, setup: PreparedRun) -> Progress | None:
         """Prints evaluated rounds if `verbose`."""
         return (lambda row: print(row_line(row, score(setup.config)), flush=True)) if self.verbose else None
 

@@ -123,7 +123,7 @@ try:
     from twinflower.sums.plan import SumPlan
 
     from .app.client_app import client_fn
-    from .app.discretion import discreet
+    from .app.redact_errors import discreet
 
     seed_noise(Plan, "draws", seeded)
     seed_noise(SumPlan, "words", seeded_words)

@@ -12,7 +12,7 @@ from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel, make_objective
 from twinflower.rounds import Problem, rounds, sampled
-from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.catalogue import DEFAULTS
 from twinflower.simulation.settings.reader import chosen, resolve
@@ -637,7 +637,7 @@ def run_config(keys: dict[str, Any]) -> dict[str, Any]:
     return DEFAULTS | {resolve(key, choices).name: value for key, value in keys.items()}
 
 
-def small(variant: str, **keys: Any) -> Setup:
+def small(variant: str, **keys: Any) -> PreparedRun:
     """A quick run of a variant on the embedded digits; keys as `keywords` takes them."""
     return prepare(parse(SMALL, VARIANTS[variant], keywords(keys)))
 
@@ -645,7 +645,7 @@ def small(variant: str, **keys: Any) -> Setup:
 PRIVATE_KEYS = {"privacy.mode", "epsilon", "noise-multiplier", "trust", "honest-sites"}
 
 
-def public(variant: str, **keys: Any) -> Setup:
+def public(variant: str, **keys: Any) -> PreparedRun:
     """`small` without the variant's privacy."""
     known = {key: value for key, value in VARIANTS[variant].items() if key not in PRIVATE_KEYS}
     return prepare(parse(SMALL, known, keywords(keys)))

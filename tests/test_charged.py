@@ -17,7 +17,7 @@ from twinflower.privacy.counts import Accuracy, correct
 from twinflower.privacy.halving import Halving, Stage, stages
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
-from twinflower.simulation.runs.parties import ledger_of
+from twinflower.simulation.runs.client_factory import ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.cohort import Cohort

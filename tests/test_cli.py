@@ -23,7 +23,7 @@ from twinflower.settings import settings_of
 from twinflower.simulation import cli, listing
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.compare import HEADINGS, comparison, headings
-from twinflower.simulation.report.words import score
+from twinflower.simulation.report.labels import score
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.record import _risen

@@ -13,13 +13,13 @@ from problems import VARIANTS, small
 from twinflower.clients.completed import CompletedRounds, reply_of
 from twinflower.clients.request import RequestReader, RoundRequest
 from twinflower.clients.rows import admitted, check_precision, check_rows
+from twinflower.clients.safe_decoding import StrictClient
 from twinflower.clients.store import ContextStore, FileStore
-from twinflower.clients.strict import StrictClient
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.wire import from_npy, to_npy
 
 # ------------------------------------------------------------------------------------- requests

@@ -18,11 +18,11 @@ from twinflower.simulation.runtimes.deployment import Deployment
 from twinflower.simulation.runtimes.engine import (
     CONNECTION,
     command_of,
-    furnish,
+    configure_flower_env,
     reports_in,
     write_connection,
 )
-from twinflower.simulation.runtimes.processes import free_ports, place_of_its_own
+from twinflower.simulation.runtimes.processes import free_ports, temporary_workspace
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "containers"
@@ -117,8 +117,8 @@ def translated(words, paths):
 def test_the_commands_work_without_containers():
     """With TLS and registered nodes, each site with its own files; the run config is the one in the example."""
     services, hospitals = read("compose.yaml")["services"], ROOT / "examples" / "hospitals"
-    with place_of_its_own() as place:
-        furnish(place)
+    with temporary_workspace() as place:
+        configure_flower_env(place)
         home, (port,) = place.home, free_ports(1)
         make_certificates(home)
         server = {"/run/secrets": home, "/app/state": home, "0.0.0.0": "127.0.0.1", "8000": port}

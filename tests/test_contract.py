@@ -22,7 +22,7 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import flatten
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

@@ -42,12 +42,12 @@ from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.simulation.results.reading import read_summary
+from twinflower.simulation.runs.client_factory import store_of
 from twinflower.simulation.runs.identity import read_identity
-from twinflower.simulation.runs.parties import store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess, janitor
 from twinflower.simulation.runtimes.deployment import Deployment, deployment
-from twinflower.simulation.runtimes.rehearsal import acquainted, rehearse
+from twinflower.simulation.runtimes.rehearsal import exchange_keys, rehearse
 from twinflower.simulation.settings import parse
 from twinflower.sums.grid import add
 from twinflower.sums.masks import roster_of
@@ -478,7 +478,7 @@ SUMS = JOB | {
 
 def sites(folder, setup):
     """The node config of each site: identity, policy and a folder of its state."""
-    own = acquainted(folder, setup)
+    own = exchange_keys(folder, setup)
     return [
         own[number] | {"state-dir": str(folder / f"state-{number}"), "lifetime-epsilon": 21.0}
         for number in own
@@ -561,7 +561,7 @@ def test_real_nodes_add_up_to_the_unmasked_sums(tmp_path):
     sums = {"privacy.mode": "public-state", "epsilon": 20.0, "trust": "sum", "honest-sites": 2}
     config, folder, count = parse(keys | sums), tmp_path / "run", 3
     setup = prepare(config)
-    own = acquainted(tmp_path, setup)
+    own = exchange_keys(tmp_path, setup)
     with deployment() as running:
         for number in range(count):
             state = {"state-dir": str(tmp_path / f"state-{number}"), "lifetime-epsilon": 21.0}

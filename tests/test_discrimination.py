@@ -38,8 +38,8 @@ from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores, read_summary
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast
-from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -25,9 +25,9 @@ from twinflower.models.evaluation import (
 )
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
-from twinflower.simulation.report.sentences import row_line
+from twinflower.simulation.report.messages import row_line
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare

@@ -7,11 +7,11 @@ from flwr.app import Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import SMALL, small
 
-from twinflower.clients.exact import ExactAnswers
+from twinflower.clients.exact_answers import ExactAnswers
 from twinflower.clients.request import INFORMATION
 from twinflower.errors import ReplyError
 from twinflower.models.class_scores import ClassBins
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 

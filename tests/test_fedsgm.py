@@ -351,7 +351,7 @@ def test_a_rest_without_noise_is_caught_by_replay():
 
 def test_every_gradient_is_charged_and_the_values_with_them():
     release = FedSGM(**PRIVATE).release(Bounds(1.5, 0.25), Workload(6, 4, 3), 1)
-    assert release.touched == 2
+    assert release.affected_releases == 2
     assert release.sensitivity == pytest.approx(np.sqrt(3.0**2 + 3) / 4)
     shards, objective = convex_problem()
     draws = []

@@ -15,9 +15,9 @@ from problems import small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
 from twinflower.simulation.report.figures import compose_experiment, compose_run, draw_experiment
+from twinflower.simulation.report.labels import words
 from twinflower.simulation.report.plot_style import COLOURS, marked, styles
 from twinflower.simulation.report.series import by_round, series, spread
-from twinflower.simulation.report.words import words
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import SUMMARY_KEYS
 from twinflower.simulation.runtimes import cohort, inprocess

@@ -27,7 +27,7 @@ from twinflower.errors import RunError, SettingError
 from twinflower.models.evaluation import evaluate as at_site
 from twinflower.models.evaluation import pooled
 from twinflower.simulation.app import client_app
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -9,11 +9,11 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from twinflower.errors import DataError, RunError
-from twinflower.simulation.app.discretion import discreet
+from twinflower.simulation.app.redact_errors import discreet
 from twinflower.simulation.app.rehearsed import rehearsed
 from twinflower.simulation.runtimes import flower_internals, progress
-from twinflower.simulation.runtimes.engine import Engine, furnish, reports_in
-from twinflower.simulation.runtimes.processes import place_of_its_own
+from twinflower.simulation.runtimes.engine import Engine, configure_flower_env, reports_in
+from twinflower.simulation.runtimes.processes import temporary_workspace
 from twinflower.simulation.runtimes.progress import Report
 from twinflower.strategies.requests import fit_request, properties_request
 
@@ -41,8 +41,8 @@ class Played(Engine):
 def play(text, status="", nodes=()):
     """The lines that the user sees."""
     lines = []
-    with place_of_its_own() as place:
-        furnish(place)
+    with temporary_workspace() as place:
+        configure_flower_env(place)
         (place.home / "reports.jsonl").write_text(
             '["an earlier run", false, ""]\n["", true, "its failure"]\n'
         )

@@ -13,7 +13,7 @@ from problems import small
 from typer.testing import CliRunner
 
 import twinflower
-from twinflower.clients.exact import ExactAnswers
+from twinflower.clients.exact_answers import ExactAnswers
 from twinflower.clients.request import INFORMATION
 from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
@@ -27,13 +27,13 @@ from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.simulation import cli
-from twinflower.simulation.app.exact import smallest_cell
+from twinflower.simulation.app.exact_policy import smallest_cell
 from twinflower.simulation.arguments import show_coefficients
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import information
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

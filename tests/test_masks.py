@@ -14,8 +14,8 @@ from twinflower.sums.grid import add
 from twinflower.sums.masks import (
     _PURPOSE,
     ANNOUNCEMENT,
-    Circle,
     Identity,
+    Peers,
     Session,
     inbox_digest,
     public_bytes,
@@ -32,8 +32,8 @@ class Meeting:
 
     def __init__(self, sites: int = SITES) -> None:
         keys = [Ed25519PrivateKey.generate() for _ in range(sites)]
-        self.circle = Circle(tuple(map(public_bytes, keys)))
-        self.sites = [Identity(number, key, self.circle) for number, key in enumerate(keys)]
+        self.peers = Peers(tuple(map(public_bytes, keys)))
+        self.sites = [Identity(number, key, self.peers) for number, key in enumerate(keys)]
         self.secrets = [X25519PrivateKey.generate() for _ in keys]
 
     def announcements(self, session: str = "s", settings: str = "c") -> list[bytes]:
@@ -183,9 +183,9 @@ def spoilt() -> dict[str, tuple[object, str]]:
 
 def replace_key(meeting: Meeting, number: int, key: Ed25519PrivateKey) -> Identity:
     """A site's identity with another private key, for which its own file would not vouch."""
-    keys = list(meeting.circle.keys)
+    keys = list(meeting.peers.keys)
     keys[number] = public_bytes(key)
-    return Identity(number, key, Circle(tuple(keys)))
+    return Identity(number, key, Peers(tuple(keys)))
 
 
 @pytest.mark.parametrize("name", spoilt())
@@ -205,18 +205,18 @@ def test_announcements_have_one_length(meeting):
 
 def test_the_peers_file_is_read_and_checked(meeting):
     """A line for each site, in any order, with comments."""
-    lines = [f"{number} {key.hex()}  # hospital {number}" for number, key in enumerate(meeting.circle.keys)]
-    assert Circle.read("# our study\n\n" + "\n".join(reversed(lines))) == meeting.circle
+    lines = [f"{number} {key.hex()}  # hospital {number}" for number, key in enumerate(meeting.peers.keys)]
+    assert Peers.read("# our study\n\n" + "\n".join(reversed(lines))) == meeting.peers
     for text, why in (
         ("\n".join(lines[1:]), "must list each site from 0 to 3"),
         ("\n".join([*lines, lines[0]]), "must list each site from 0 to 5"),
         (lines[0], "at least two sites"),
         ("0 xyz\n1 00", "in hexadecimal"),
         ("0 00\n1 01", "must have 32 bytes"),
-        (lines[0] + "\n1 " + meeting.circle.keys[0].hex(), "have the same key"),
+        (lines[0] + "\n1 " + meeting.peers.keys[0].hex(), "have the same key"),
     ):
         with pytest.raises(SettingError, match=why):
-            Circle.read(text)
+            Peers.read(text)
 
 
 def test_an_identity_must_be_in_its_own_file(meeting):

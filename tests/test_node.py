@@ -22,7 +22,7 @@ from twinflower.data.features import Deferred
 from twinflower.errors import ReplyError
 from twinflower.problems.batches import LocalSchedule
 from twinflower.simulation.app import client_app, entry
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

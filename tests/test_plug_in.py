@@ -30,8 +30,13 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.regularisers import L1
-from twinflower.simulation.runtimes.engine import CONNECTION, furnish, start_superlink, write_connection
-from twinflower.simulation.runtimes.processes import free_ports, place_of_its_own
+from twinflower.simulation.runtimes.engine import (
+    CONNECTION,
+    configure_flower_env,
+    start_superlink,
+    write_connection,
+)
+from twinflower.simulation.runtimes.processes import free_ports, temporary_workspace
 
 ROOT = Path(__file__).resolve().parent.parent
 METERS = ROOT / "examples" / "meters"
@@ -208,8 +213,8 @@ def test_flwr_run_in_a_clean_environment(wheel_file, tmp_path, capsys):
     for name in ("strategies", "clients", "simulation"):
         assert installed(python, name) == ""
     app = shutil.copytree(METERS, tmp_path / "meters", ignore=shutil.ignore_patterns("__pycache__"))
-    with place_of_its_own() as place:
-        furnish(place)
+    with temporary_workspace() as place:
+        configure_flower_env(place)
         home = place.home
         place.environment |= {"PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": ""}
         for name in ("PYTHONPATH", "PYTHONHOME"):

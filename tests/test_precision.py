@@ -28,7 +28,7 @@ from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.resume import newest
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.parties import client_of, guard_of
+from twinflower.simulation.runs.client_factory import client_of, guard_of
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

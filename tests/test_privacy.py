@@ -34,7 +34,7 @@ from twinflower.randomness import normals_by_round
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.advice import warnings
-from twinflower.simulation.runs.parties import client_of
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.privacy import spent
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare, prepare_seeds
@@ -127,7 +127,8 @@ def test_a_record_touches_as_many_releases_of_a_round_as_it_is_charged_for(sched
     moves = moves_of(algorithm, schedule, objective, data, other, rounds=40)
     touched = Counter(m.round for m in moves if m.moved > 1e-9)
     assert (
-        max(touched.values()) == algorithm.release(objective.bounds(0.7), schedule.workload(ROWS), 1).touched
+        max(touched.values())
+        == algorithm.release(objective.bounds(0.7), schedule.workload(ROWS), 1).affected_releases
     )
 
 

@@ -29,13 +29,13 @@ from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
-from twinflower.simulation.report.sentences import evaluated as closing_line
+from twinflower.simulation.report.messages import evaluated as closing_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import held_out, server
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
-from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.privacy import accounts, spent
 from twinflower.simulation.runs.rows import all_rows, held_rows
 from twinflower.simulation.runs.setup import prepare

@@ -37,8 +37,8 @@ from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import information
 from twinflower.simulation.runs.advice import outlook
+from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
-from twinflower.simulation.runs.parties import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -17,7 +17,7 @@ import pytest
 
 from twinflower.errors import RunError
 from twinflower.simulation.runtimes import janitor, processes
-from twinflower.simulation.runtimes.processes import Interrupted, Tail, place_of_its_own
+from twinflower.simulation.runtimes.processes import Interrupted, Tail, temporary_workspace
 
 PROJECT = Path(__file__).resolve().parent.parent
 PATIENCE = 300.0  # seconds; far above what anything here takes
@@ -42,7 +42,7 @@ import sys, time
 from twinflower.simulation.runtimes import processes
 BEFORE
 try:
-    with processes.place_of_its_own() as place:
+    with processes.temporary_workspace() as place:
         (place.home / "key").write_text("secret")
         place.keep("family", [sys.executable, "-c", {FAMILY!r}])
         print(place.home, flush=True)
@@ -143,7 +143,7 @@ def test_what_was_told_to_ignore_hangups_goes_on():
 
 def test_signals_are_as_before_afterwards():
     before = [signal.getsignal(number) for number in SIGNALS]
-    with place_of_its_own():
+    with temporary_workspace():
         assert all(
             signal.getsignal(number) != handler for number, handler in zip(SIGNALS, before, strict=True)
         )
@@ -151,7 +151,7 @@ def test_signals_are_as_before_afterwards():
 
 
 def test_a_signal_is_raised_once_where_it_may_be():
-    with pytest.raises(Interrupted) as told, place_of_its_own() as place:
+    with pytest.raises(Interrupted) as told, temporary_workspace() as place:
         os.kill(os.getpid(), signal.SIGHUP)
         time.sleep(PATIENCE)
     assert told.value.status == 129
@@ -159,7 +159,7 @@ def test_a_signal_is_raised_once_where_it_may_be():
 
 
 def test_an_error_of_the_caller_ends_everything_and_is_passed_on():
-    with pytest.raises(ZeroDivisionError), place_of_its_own() as place:
+    with pytest.raises(ZeroDivisionError), temporary_workspace() as place:
         place.keep("deaf", [sys.executable, "-c", f"{DEAF}time.sleep(600)"])
         _ = 1 // 0
     assert place.running["deaf"].wait(PATIENCE)
@@ -173,7 +173,7 @@ def test_an_error_of_the_caller_ends_everything_and_is_passed_on():
 )
 def test_a_process_that_ends_early_is_one_clear_error(tmp_path, end, how):
     text = f"import os, sys\nfor i in range(100): print('line', i)\nsys.stdout.flush()\n{end}"
-    with place_of_its_own(tmp_path) as place:
+    with temporary_workspace(tmp_path) as place:
         place.check()
         place.keep("node-7", [sys.executable, "-c", text])
         place.running["node-7"].wait(PATIENCE)
@@ -187,7 +187,7 @@ def test_a_process_that_ends_early_is_one_clear_error(tmp_path, end, how):
 
 def test_a_process_that_never_listens_is_an_error(monkeypatch):
     monkeypatch.setattr(processes, "_START_TIMEOUT", 0.5)
-    with place_of_its_own() as place:
+    with temporary_workspace() as place:
         place.keep(
             "silent", [sys.executable, "-c", "import time; print('I am here', flush=True); time.sleep(600)"]
         )
@@ -223,9 +223,9 @@ def test_a_process_that_got_the_number_of_another_is_left_alone():
 
 def test_others_are_left_alone():
     """A process of another command, with another folder, and the command itself."""
-    with place_of_its_own() as one:
+    with temporary_workspace() as one:
         one.keep("one", [sys.executable, "-c", "import time; time.sleep(600)"])
-        with place_of_its_own() as other:
+        with temporary_workspace() as other:
             other.keep("other", [sys.executable, "-c", "import time; time.sleep(600)"])
         assert other.running["other"].poll() is not None
         one.check()

@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from twinflower.simulation.runtimes.engine import CONNECTION, furnish, start_superlink, write_connection
-from twinflower.simulation.runtimes.processes import free_ports, place_of_its_own
+from twinflower.simulation.runtimes.engine import (
+    CONNECTION,
+    configure_flower_env,
+    start_superlink,
+    write_connection,
+)
+from twinflower.simulation.runtimes.processes import free_ports, temporary_workspace
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,8 +50,8 @@ def test_flower_installs_what_the_bundle_needs(tmp_path):
     command(scripts / "pip", "install", "--quiet", "flwr[simulation]==1.41.0", "uv")
     assert subprocess.run([scripts / "python", "-c", "import sklearn"], capture_output=True).returncode
     app = bundle(tmp_path)
-    with place_of_its_own() as place:
-        furnish(place)
+    with temporary_workspace() as place:
+        configure_flower_env(place)
         del place.environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"]
         place.environment |= {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "VIRTUAL_ENV": ""}
         for name in ("PYTHONPATH", "PYTHONHOME"):

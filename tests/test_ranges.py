@@ -40,8 +40,8 @@ from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import agreement
 from twinflower.simulation.runs.advice import outlook
+from twinflower.simulation.runs.client_factory import client_of, guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
-from twinflower.simulation.runs.parties import client_of, guard_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.deployment import deployment
@@ -307,7 +307,7 @@ def test_counts_and_rounds_together_cost_what_the_plan_says(sites, keys):
             if client in setup.config.asked(round_):
                 release = setup.algorithm.release(plan.bounds, workload, round_)
                 sigma = plan.multipliers[client] * release.spread
-                total[client] += release.touched * (release.sensitivity / sigma) ** 2
+                total[client] += release.affected_releases * (release.sensitivity / sigma) ** 2
         total[client] += counts
         assert counts / total[client] == pytest.approx(setup.config.data.range_share)
         assert plan.least_multiplier(client) <= agreement.sigma(setup, client) / moved * (1 + 1e-12)

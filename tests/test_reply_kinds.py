@@ -27,7 +27,7 @@ from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import seeded
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
-from twinflower.simulation.runs.parties import client_of, store_of
+from twinflower.simulation.runs.client_factory import client_of, store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.strategies.requests import properties_request

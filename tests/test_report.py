@@ -16,7 +16,7 @@ from pages import Page, command
 from twinflower.errors import DiskError
 from twinflower.models.trained import load
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.simulation.report.html import wording
+from twinflower.simulation.report.html import privacy_text
 from twinflower.simulation.report.html.case import Case
 from twinflower.simulation.report.html.charts import Axis
 from twinflower.simulation.report.html.render import markdown
@@ -380,8 +380,8 @@ def test_a_run_of_sums_has_a_bound_for_each_attacker():
 
 def test_without_noise_nothing_is_promised():
     (section,) = statement(Case(parse({"clients.count": 2}), None, []))
-    assert section.paragraphs == [wording.NO_PRIVACY]
-    assert "Nothing is guaranteed" in wording.NO_PRIVACY
+    assert section.paragraphs == [privacy_text.NO_PRIVACY]
+    assert "Nothing is guaranteed" in privacy_text.NO_PRIVACY
 
 
 PUBLISHED = {"privacy__mode": "as-published", "privacy__epsilon": 0.0, "privacy__noise_multiplier": 30.0}
@@ -389,11 +389,11 @@ PUBLISHED = {"privacy__mode": "as-published", "privacy__epsilon": 0.0, "privacy_
 
 def test_noise_as_published_has_the_bound_that_holds_or_none():
     case = case_of(**PUBLISHED)
-    assert wording.PUBLISHED in statement(case)[0].paragraphs
+    assert privacy_text.PUBLISHED in statement(case)[0].paragraphs
     assert odds_of(case)[0].chances[0].informed == best_guess(case.privacy["mu"])
     lost = case_of(**PUBLISHED, fedpdm__local_start="warm")
     (section,) = statement(lost)
-    assert section.paragraphs[0] == wording.NO_GUARANTEE
+    assert section.paragraphs[0] == privacy_text.NO_GUARANTEE
     assert lost.privacy["guarantee"] in section.paragraphs[1]
     assert not odds_of(lost)
 
@@ -416,7 +416,7 @@ def test_the_statement_says_who_is_protected(kind, size, text):
 def test_the_cost_of_tuning_is_in_the_total():
     case = case_of(privacy__tune_share=0.2)
     assert gdp_epsilon(case.privacy["mu"], 1e-4) == pytest.approx(2)
-    tuning = wording.TUNING.format(mu=case.privacy["mu"] * math.sqrt(0.2))
+    tuning = privacy_text.TUNING.format(mu=case.privacy["mu"] * math.sqrt(0.2))
     assert tuning in statement(case)[2].paragraphs
     assert not any(text.startswith("The tuning") for text in statement(case_of())[2].paragraphs)
 
@@ -427,13 +427,13 @@ def gaps(case):
 
 def test_what_is_not_covered_depends_on_the_run():
     case = case_of()
-    assert wording.SEED_PLANNED in gaps(case)
-    assert wording.SEED in gaps(case._replace(planned=False))
+    assert privacy_text.SEED_PLANNED in gaps(case)
+    assert privacy_text.SEED in gaps(case._replace(planned=False))
     deployed = gaps(case._replace(planned=False, deployed=True))
-    assert not {wording.SEED, wording.SEED_PLANNED} & set(deployed)
-    assert set(wording.AT_SITES) < set(deployed)
-    assert wording.EARLY in gaps(case._replace(complete=False))
-    assert wording.EARLY not in gaps(case)
+    assert not {privacy_text.SEED, privacy_text.SEED_PLANNED} & set(deployed)
+    assert set(privacy_text.AT_SITES) < set(deployed)
+    assert privacy_text.EARLY in gaps(case._replace(complete=False))
+    assert privacy_text.EARLY not in gaps(case)
     assert len(gaps(case_of(data__name="breast-cancer"))) == len(gaps(case)) + 1
 
 

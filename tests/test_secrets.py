@@ -22,7 +22,7 @@ from twinflower.errors import DataError, ReplyError, RunError, SettingError
 from twinflower.privacy.charges import LedgerError
 from twinflower.privacy.ledger import FileLedger
 from twinflower.problems import objectives
-from twinflower.simulation.app import client_app, discretion, site
+from twinflower.simulation.app import client_app, redact_errors, site
 from twinflower.simulation.runs import division, setup
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
@@ -36,7 +36,7 @@ START = np.zeros(6)
 RUN = {"data.name": "own", "num-features": 2, "num-classes": 2, "clients.count": 2}
 RUN |= {"partition.name": "sizes", "partition.sizes": "3,3"}
 PRIVATE = {"privacy.mode": "public-state", "epsilon": 8.0}
-CANNOT = discretion._WITHHELD[Exception]
+CANNOT = redact_errors._WITHHELD[Exception]
 BECAUSE = "this site cannot take part, because {}; the site's own log has the details"
 SIZES = "its number of rows is not that in partition.sizes"
 ROWS = b"1 1:1 2:0.5\n0 1:0.5\n1 2:1\n"
@@ -94,7 +94,7 @@ def test_a_record_does_not_leave_as_a_graph_that_cannot_be_read(tmp_path):
         (reply,) = grid.send_and_receive([properties_request(1)])
         assert not reply.has_error()  # the file is not even opened
         assert says(keys, policy, start=start) <= {
-            discretion._WITHHELD[ReplyError]
+            redact_errors._WITHHELD[ReplyError]
         }  # a start is no inbox of this method
 
 
@@ -263,7 +263,7 @@ def test_no_file_of_the_sites_own_is_quoted(node, tmp_path, content, kind):
     told = says(RUN | PRIVATE, node, round_=2)
     empty_ledger = kind == "ledger" and not content  # is a new one
     assert told == (
-        set() if empty_ledger else {discretion._WITHHELD[LedgerError] if kind == "ledger" else CANNOT}
+        set() if empty_ledger else {redact_errors._WITHHELD[LedgerError] if kind == "ledger" else CANNOT}
     )
 
 
@@ -299,7 +299,7 @@ def test_no_error_is_quoted_wherever_it_comes_from(node, monkeypatch, error):
 
             patch.setattr(place, name, fail)
             setup.prepare_node.cache_clear()
-            assert says(RUN | PRIVATE, node) <= set(discretion._WITHHELD.values())
+            assert says(RUN | PRIVATE, node) <= set(redact_errors._WITHHELD.values())
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Bounds
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
-from twinflower.simulation.app.discretion import sentence
+from twinflower.simulation.app.redact_errors import sentence
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.report import books
-from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of
+from twinflower.simulation.report import ledger_report
+from twinflower.simulation.runs.client_factory import client_of, guard_of, ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -76,8 +76,8 @@ def test_the_ledger_names_the_runs_of_flower_in_which_a_session_was_charged(tmp_
     )
     for round_, run in ((1, "77"), (2, "78")):
         guard(node, run=run).open(release, round_, "session")
-    (row,) = books.runs(books.read_books(tmp_path))
-    assert dict(zip(books.RUN_HEADINGS, row, strict=True))["run"] == "session"
+    (row,) = ledger_report.runs(ledger_report.read_books(tmp_path))
+    assert dict(zip(ledger_report.RUN_HEADINGS, row, strict=True))["run"] == "session"
     assert row[-1] == "77, 78"
 
 

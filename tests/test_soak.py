@@ -22,7 +22,7 @@ from numpy.testing import assert_array_equal
 from scenes import FAULTS, NODES, ON_SMALL_DISK, Proxy, Scene, small_disk
 
 from twinflower.privacy.ledger import read_ledger
-from twinflower.simulation.runs.parties import client_of, guard_of, ledger_of
+from twinflower.simulation.runs.client_factory import client_of, guard_of, ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import janitor
 from twinflower.simulation.runtimes.deployment import deployment

@@ -16,7 +16,7 @@ from twinflower.disk import write_whole
 from twinflower.errors import DataError, ReplyError
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.ledger import FileLedger
-from twinflower.simulation.runs.parties import client_of, store_of
+from twinflower.simulation.runs.client_factory import client_of, store_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 

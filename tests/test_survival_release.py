@@ -22,8 +22,8 @@ from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_persons
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import agreement
+from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
-from twinflower.simulation.runs.parties import guard_of
 from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess

@@ -17,7 +17,7 @@ from flwr.clientapp.client_app import ClientAppException
 from twinflower.errors import DataError, RunError, SettingError
 from twinflower.locks import LockableFile
 from twinflower.simulation.runtimes import engine, processes
-from twinflower.simulation.runtimes.processes import place_of_its_own, without_proxy
+from twinflower.simulation.runtimes.processes import temporary_workspace, without_proxy
 from twinflower.strategies.nodes import _too_few
 from twinflower.strategies.replies import short
 
@@ -52,7 +52,7 @@ def test_a_process_that_we_start_reaches_this_machine_past_a_dead_proxy(name, mo
         "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
         "print(httpx.get(f'http://127.0.0.1:{server.server_port}/').status_code)"
     )
-    with place_of_its_own() as place:
+    with temporary_workspace() as place:
         place.start("asks", [sys.executable, "-c", text]).wait()
         assert place.log("asks").read_text().splitlines()[-1] == "200"
 
@@ -62,7 +62,7 @@ def test_flowers_error_in_json_is_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(
         engine.Engine, "flwr", lambda *words: json.dumps({"success": False, "error-message": text})
     )
-    place = processes.Place(tmp_path, dict(os.environ), tmp_path)
+    place = processes.Workspace(tmp_path, dict(os.environ), tmp_path)
     place.log("flwr-run").write_text("it ended\n")
     sentence = (
         "flwr cannot list its runs: .* Connection to the SuperLink is unavailable.; the end of .*flwr-run.log"

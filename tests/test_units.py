@@ -24,7 +24,7 @@ from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation.app import client_app
-from twinflower.simulation.app.discretion import sentence
+from twinflower.simulation.app.redact_errors import sentence
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.forecast import forecast
@@ -97,7 +97,7 @@ def test_in_mini_batches_the_releases_of_a_round_cost_no_more_than_is_charged(sc
     costs: dict[int, float] = {}
     for move in moves(algorithm, schedule, replaced, rounds=60):
         costs[move.round] = costs.get(move.round, 0.0) + (move.moved / move.sensitivity) ** 2
-    assert max(costs.values()) <= release.touched * (1 + 1e-9)
+    assert max(costs.values()) <= release.affected_releases * (1 + 1e-9)
 
 
 def test_the_cost_of_a_gradient_release_is_the_largest_over_all_placements():
@@ -106,7 +106,7 @@ def test_the_cost_of_a_gradient_release_is_the_largest_over_all_placements():
         release = gradient_release(Bounds(1.0, 1.0), Workload(per_epoch, b, per_epoch, k))
         squares = max(sum(n * n for n in parts) for parts in _placements(k, b, per_epoch))
         worst = 4 * squares / b**2
-        charged = release.touched * release.sensitivity**2
+        charged = release.affected_releases * release.sensitivity**2
         assert worst <= charged * (1 + 1e-12)
         if k <= b or k % b == 0:
             assert_allclose(charged, worst)

@@ -24,12 +24,12 @@ from twinflower.data.tables import read_features, read_rows, read_weighted
 from twinflower.errors import DataError, SettingError
 from twinflower.models.model import inferred
 from twinflower.simulation import cli
-from twinflower.simulation.app.exact import check_exact
+from twinflower.simulation.app.exact_policy import check_exact
 from twinflower.simulation.app.site import Site
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.parties import ledger_of
+from twinflower.simulation.runs.client_factory import ledger_of
 from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

@@ -146,7 +146,7 @@ class Training:
         self.server = algorithm.server_update(self.server, uploads, np.array(clients), round_)
 
 
-class Uneven(Exception):
+class SeedsNotStackable(Exception):
     """Raised if stacked seeds would count different clients in a round; these seeds must be run one by one."""
 
 
@@ -272,7 +272,7 @@ class _Loop:
         if all(map(all_finite, uploads)):
             return slice(None)  # the usual case: nothing is copied
         if isinstance(self.seed, np.ndarray):
-            raise Uneven
+            raise SeedsNotStackable
         finite = np.all([np.isfinite(a).reshape(len(a), -1).all(-1) for a in uploads], axis=0)
         if not finite.any() or self.algorithm.needs_every_client:
             count = f"{len(finite) - finite.sum()} of {len(finite)}"

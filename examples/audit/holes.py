@@ -31,7 +31,7 @@ from twinflower.privacy.mechanism import GRID_BITS, GaussianNoise
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
 from twinflower.simulation.audit.transcript import Outcome, Transcript
-from twinflower.simulation.runs.setup import Setup, prepare
+from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.settings import parse
 from twinflower.sums import masks
 from twinflower.sums.discrete import seeded_words
@@ -55,7 +55,7 @@ def both(case: audit.Case, fault: Patches) -> Iterator[audit.Case]:
 # ------------------------------------------------------------------------------- TF-2026-1: masks not of the pair
 
 
-def mirrored(setup: Setup) -> audit.Mechanism:
+def mirrored(setup: PreparedRun) -> audit.Mechanism:
     """Site 1 of three in a round; site 2 has announced the session key of site 0 as its own."""
     sites = masks.simulated(3, 0)
     _, x = setup.start, np.zeros_like(setup.start)
@@ -145,7 +145,7 @@ def rows_case() -> Iterator[audit.Case]:
     case = audit.setup_case(
         "rows longer than a subnormal bound are refused", setup, about="TF-2026-2", pairs=pair
     )
-    tiny: Patches = {(Setup, "row_norm"): property(lambda self: TINY)}
+    tiny: Patches = {(PreparedRun, "row_norm"): property(lambda self: TINY)}
     return both(mutant(case, case.name, tiny), tiny | {(Guard, "admitted"): check_rows})
 
 

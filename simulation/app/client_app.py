@@ -32,15 +32,15 @@ from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.sums.masks import Identity
 
 from ..runs import held_out
+from ..runs.client_factory import client_of
 from ..runs.facts import counted
 from ..runs.identity import read_identity
-from ..runs.parties import client_of
 from ..runs.rows import at_site
-from ..runs.setup import Setup, prepare_node
+from ..runs.setup import PreparedRun, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
-from .discretion import discreet
-from .exact import check_exact
+from .exact_policy import check_exact
+from .redact_errors import discreet
 from .rehearsed import rehearsed
 from .site import PARTITION, Site, read_site, refusing, simulated
 
@@ -60,7 +60,7 @@ def _simulated_client(context: Context) -> AlgorithmClient:
 
 
 @lru_cache(maxsize=2)  # a process of the engine serves many nodes, and gets every message by itself
-def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> Setup:
+def _simulated_setup(run_config: tuple[tuple[str, Any], ...], count: int) -> PreparedRun:
     """The run of simulated nodes, given the items of the run config and the number of nodes."""
     config = parse_run_config(dict(run_config)).with_clients(count)
     if config.clients.count != count:
@@ -85,7 +85,7 @@ def _site_client(context: Context) -> AlgorithmClient:
     )
 
 
-def site_setup(site: Site, run_config: UserConfig) -> Setup:
+def site_setup(site: Site, run_config: UserConfig) -> PreparedRun:
     """The run at a deployed site, with its own rows; `Refusal` for a run that the site takes no part in."""
     with refusing():
         config = site.config(run_config)
@@ -117,14 +117,14 @@ def check_people(site: Site) -> None:
 def identity_of(site: Site) -> Identity:
     """The site's identity from its own key and peers file, never that of a simulation."""
     identity = read_identity(site.partition_id, Path(site.identity_key), Path(site.peers_file))
-    if len(identity.circle.keys) != site.num_partitions:
+    if len(identity.peers.keys) != site.num_partitions:
         raise SettingError(
-            f"the peers-file names {len(identity.circle.keys)} sites; the node config says {site.num_partitions}"
+            f"the peers-file names {len(identity.peers.keys)} sites; the node config says {site.num_partitions}"
         )
     return identity
 
 
-def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
+def site_guard(setup: PreparedRun, site: Site, run: str) -> Guard | None:
     """The guard of a deployed site under its own policy, None without privacy; nothing in it comes from a message.
 
     Raises Refusal for a run that the policy does not allow.
@@ -140,7 +140,7 @@ def site_guard(setup: Setup, site: Site, run: str) -> Guard | None:
     )  # fmt: skip
 
 
-def _check_policy(setup: Setup, site: Site) -> None:
+def _check_policy(setup: PreparedRun, site: Site) -> None:
     """Raise SettingError for a plan that violates the site's policy or that no ledger can account for."""
     plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)

@@ -14,7 +14,7 @@ from twinflower.errors import SettingError, TwinflowerError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import read_ledger
 
-from ..report.books import Limit, allowance
+from ..report.ledger_report import Limit, allowance
 from ..runtimes.flower_internals import node_config
 from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
 from .site import Site, read_site
@@ -158,7 +158,7 @@ def ledger_and_policy(text: str) -> tuple[str, Limit]:
 def _identity(site: Site) -> Iterator[str]:
     if site.identity_key:
         identity = identity_of(site)
-        yield f"identity: site {site.partition_id} of the {len(identity.circle.keys)} in {site.peers_file}"
+        yield f"identity: site {site.partition_id} of the {len(identity.peers.keys)} in {site.peers_file}"
 
 
 def _run(site: Site, run_config: dict[str, Any]) -> Iterator[str]:

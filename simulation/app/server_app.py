@@ -14,11 +14,11 @@ from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
 from twinflower.strategies.nodes import meet
 
 from ..report.html.write import report_begun
+from ..report.labels import score
+from ..report.messages import bounds, evaluated, guarantee, row_line, warnings
 from ..report.openmetrics import of_run, require_prometheus
 from ..report.present import present_run
-from ..report.sentences import bounds, evaluated, guarantee, row_line, warnings
 from ..report.tracking import tracker
-from ..report.words import score
 from ..results.checkpoint import Checkpoints
 from ..results.files import require_free, write_text
 from ..results.folder import claimed, has_ended, new_folder
@@ -33,7 +33,7 @@ from ..results.resume import (
 )
 from ..results.writing import write_config, write_run
 from ..runs.rows import described
-from ..runs.setup import Setup, prepare_server
+from ..runs.setup import PreparedRun, prepare_server
 from ..runtimes.computing import computing, keep_all
 from ..runtimes.flower_internals import is_simulated
 from ..runtimes.processes import Interrupted, interruptible
@@ -116,7 +116,7 @@ def _note_cause(cause: str, folder: Path) -> None:
             write_cause(cause, folder)
 
 
-def _train(grid: Grid, setup: Setup, folder: Path) -> None:
+def _train(grid: Grid, setup: PreparedRun, folder: Path) -> None:
     """Run the strategy and write the run folder; RunError if the run failed."""
     if setup.config.output.resume_from:
         say(f"this run was cut off, and goes on from its last checkpoint in {folder}")

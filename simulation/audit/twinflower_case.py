@@ -19,7 +19,7 @@ from twinflower.privacy.audit import neighbours
 from twinflower.privacy.mechanism import seeded
 from twinflower.problems.interfaces import Batch
 
-from ..runs.setup import Setup, prepare
+from ..runs.setup import PreparedRun, prepare
 from ..settings import parse
 from .cases import Case, Claim
 from .declared import GaussianRelease
@@ -44,7 +44,7 @@ def twinflower_case(
 
 def setup_case(
     name: str,
-    setup: Setup,
+    setup: PreparedRun,
     claim: Claim | None = None,
     about: str = "",
     pairs: Mapping[str, tuple[Batch, Batch]] | None = None,
@@ -68,7 +68,7 @@ def setup_case(
     )
 
 
-def client_app(setup: Setup) -> Any:
+def client_app(setup: PreparedRun) -> Any:
     """The function (rows, seed) -> ClientApp of the run's first client with other rows, a `Batch`; its ledger is in
     Flower's context."""
 
@@ -87,7 +87,7 @@ def client_app(setup: Setup) -> Any:
     return app
 
 
-def _models(setup: Setup) -> dict[str, list[Array]]:
+def _models(setup: PreparedRun) -> dict[str, list[Array]]:
     """The models that the server sends in all rounds, by name."""
     features = setup.dataset.features.shape[1]
     first = np.zeros((features, setup.objective.d // features))
@@ -101,7 +101,7 @@ def _models(setup: Setup) -> dict[str, list[Array]]:
     }
 
 
-def _requests(setup: Setup, models: list[Array]) -> Iterator[Request]:
+def _requests(setup: PreparedRun, models: list[Array]) -> Iterator[Request]:
     """The requests of a server that has counted every reply so far."""
     algorithm = setup.algorithm
     for round_, x in enumerate(models, 1):
@@ -112,7 +112,7 @@ def _requests(setup: Setup, models: list[Array]) -> Iterator[Request]:
         yield numpy_request(algorithm.inbox.pack(inbox, setup.objective.d), {"round": round_})
 
 
-def _pairs(setup: Setup) -> Iterator[tuple[str, tuple[Batch, Batch]]]:
+def _pairs(setup: PreparedRun) -> Iterator[tuple[str, tuple[Batch, Batch]]]:
     """Data sets of as many rows as the client has: extreme ones, and its own with a row replaced."""
     own, public = setup.shards.rows(0), setup.dataset.weight_range
     size, weight = (len(own.labels), own.features.shape[1], setup.row_norm), public.high if public else None

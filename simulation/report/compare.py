@@ -13,7 +13,7 @@ from twinflower.privacy import best_guess
 
 from ..results.folder import curve_of, runs_below
 from ..results.reading import read_summary
-from .words import score_of
+from .labels import score_of
 
 HEADINGS = (
     "run", "algorithm", "runs", "rounds", "test score", "objective", "optimality", "nonzeros", "uplink Mbit",

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from twinflower.arrays import Array
 
 from ..settings import Config
-from .words import BITS, words
+from .labels import BITS, words
 
 # Each method has the same colour in every figure, with a distinct hue. Methods without an entry are black.
 COLOURS = {

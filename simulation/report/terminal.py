@@ -11,8 +11,8 @@ from rich.progress import Progress, TaskID
 from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
-from .sentences import closing, guarantee, row_line, warnings
-from .words import score
+from .labels import score
+from .messages import closing, guarantee, row_line, warnings
 
 
 @dataclass

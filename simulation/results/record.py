@@ -27,7 +27,7 @@ from ..runs.information import Sums
 from ..runs.outcome import outcome
 from ..runs.privacy import accounts, spent
 from ..runs.rows import described
-from ..runs.setup import Setup
+from ..runs.setup import PreparedRun
 from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
 
@@ -47,7 +47,7 @@ class Recorder:
     clients' last counts by bin, if they count. by_site: the last model's scores on the rows that they hold out.
     """
 
-    setup: Setup
+    setup: PreparedRun
     progress: Progress | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
@@ -147,7 +147,7 @@ class Recorder:
             )
 
 
-def own_columns(setup: Setup, server: Any, seed: int | None = None) -> dict[str, float]:
+def own_columns(setup: PreparedRun, server: Any, seed: int | None = None) -> dict[str, float]:
     """The method's own server and model metrics, and the distances of the clients' points to each other and to x*.
 
     consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `evaluation.reference = true`, where x* is the
@@ -198,7 +198,7 @@ class Result:
     model's scores on the rows that the clients hold out.
     """
 
-    setup: Setup
+    setup: PreparedRun
     runtime: str
     rows: list[dict[str, Any]]
     seconds: float
@@ -349,7 +349,7 @@ def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
 
 
 def trained_model(
-    setup: Setup, x: Array, privacy: Mapping[str, Any] | None, information: Sums | None = None
+    setup: PreparedRun, x: Array, privacy: Mapping[str, Any] | None, information: Sums | None = None
 ) -> Trained | None:
     """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
     config, data, h = setup.config, setup.dataset, setup.regulariser

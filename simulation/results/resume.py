@@ -11,7 +11,7 @@ from typing import Any
 
 from twinflower.errors import SettingError, require
 
-from ..runs.setup import Setup
+from ..runs.setup import PreparedRun
 from ..settings import Config, Value
 from ..settings.experiment import Curve, Experiment
 from ..settings.toml import to_tables
@@ -161,7 +161,7 @@ def _require_settings(folder: Path, config: Config, begun: dict[str, Any]) -> No
         )
 
 
-def in_process(setup: Setup, folder: Path) -> tuple[Setup, Checkpoints]:
+def in_process(setup: PreparedRun, folder: Path) -> tuple[PreparedRun, Checkpoints]:
     """Prepare a run in this process: with checkpoints, its clients store their states in the run folder."""
     checkpoints = Checkpoints(folder, setup.config.output.checkpoint_every, setup.config)
     if checkpoints.every:

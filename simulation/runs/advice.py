@@ -21,12 +21,12 @@ from twinflower.survival_labels import unsigned
 from ..settings import Config
 from . import agreement, information
 from .privacy import large_delta
-from .setup import Setup
+from .setup import PreparedRun
 
 _MUCH = 2.0  # times the noise of a mean over all rows
 
 
-def outlook(setup: Setup) -> list[tuple[str, str]]:
+def outlook(setup: PreparedRun) -> list[tuple[str, str]]:
     """The method's forecast for its private run as (name, text) rows, and warnings.
 
     With `evaluation.reference = true` the forecast uses the actual distance between the start and the optimum.
@@ -40,7 +40,7 @@ def outlook(setup: Setup) -> list[tuple[str, str]]:
     return _expected(setup, setup.plan) + [("warning", text) for text in advice]
 
 
-def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
+def _expected(setup: PreparedRun, plan: Plan) -> list[tuple[str, str]]:
     away = (
         float(((setup.central.optimum - setup.start) ** 2).sum())
         if setup.config.evaluation.reference
@@ -50,7 +50,7 @@ def _expected(setup: Setup, plan: Plan) -> list[tuple[str, str]]:
     return setup.method.forecast(plan.bounds, float(plan.multipliers.max()), workload, setup.start, away)
 
 
-def graph(setup: Setup) -> list[tuple[str, str]]:
+def graph(setup: PreparedRun) -> list[tuple[str, str]]:
     """Properties of the graph as (name, value) rows."""
     if not setup.neighbours:
         return []
@@ -58,7 +58,7 @@ def graph(setup: Setup) -> list[tuple[str, str]]:
     return [(name.replace("_", " "), f"{value:.4g}") for name, value in found.items()]
 
 
-def warnings(setup: Setup) -> list[str]:
+def warnings(setup: PreparedRun) -> list[str]:
     """Warnings about settings that are allowed but probably not intended."""
     return [
         *_flat_start(setup),
@@ -72,7 +72,7 @@ def warnings(setup: Setup) -> list[str]:
     ]
 
 
-def _flat_start(setup: Setup) -> list[str]:
+def _flat_start(setup: PreparedRun) -> list[str]:
     """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
     starts = setup.config.regulariser.intercept and not setup.start.any() and setup.central.has_rows
     weight = _weight_at_zero(setup.config) if starts else {}
@@ -86,7 +86,7 @@ def _flat_start(setup: Setup) -> list[str]:
     ]
 
 
-def _doubled(setup: Setup) -> list[str]:
+def _doubled(setup: PreparedRun) -> list[str]:
     """A warning if the method counts h twice, which matters unless h is an indicator."""
     h = setup.regulariser
     inner = h.inner if isinstance(h, OnPart) else h
@@ -98,7 +98,7 @@ def _doubled(setup: Setup) -> list[str]:
     ]
 
 
-def _scaled_columns(setup: Setup) -> list[str]:
+def _scaled_columns(setup: PreparedRun) -> list[str]:
     """A warning if columns are scaled by statistics of the data, which the privacy guarantee does not cover."""
     data = setup.config.data
     scaled = "standardise" if isinstance(data, Data) and data.standardise else f"data {data.name}"
@@ -109,7 +109,7 @@ def _scaled_columns(setup: Setup) -> list[str]:
     ]
 
 
-def _one_class(setup: Setup) -> list[str]:
+def _one_class(setup: PreparedRun) -> list[str]:
     """A warning if all rows have the same class; the rows of deployed sites are not known here."""
     data = setup.dataset
     if setup.config.data.name == OWN or not data.num_classes or len(np.unique(data.labels)) > 1:
@@ -120,7 +120,7 @@ def _one_class(setup: Setup) -> list[str]:
     ]
 
 
-def _labels_of_survival(setup: Setup) -> list[Labels]:
+def _labels_of_survival(setup: PreparedRun) -> list[Labels]:
     """Every client's labels in a run of survival; empty in a private run, which says nothing about labels, and where
     they are not known."""
     if (
@@ -133,7 +133,7 @@ def _labels_of_survival(setup: Setup) -> list[Labels]:
     return [setup.shards.rows(client).labels for client in range(setup.config.clients.count)]
 
 
-def _unfinished(setup: Setup) -> list[str]:
+def _unfinished(setup: PreparedRun) -> list[str]:
     """A warning if nobody completes an interval, so that all who are at risk in it have the event."""
     known, objective = _labels_of_survival(setup), setup.objective
     if not known or not isinstance(objective, DiscreteCox):
@@ -147,7 +147,7 @@ def _unfinished(setup: Setup) -> list[str]:
     ]
 
 
-def _no_events(setup: Setup) -> list[str]:
+def _no_events(setup: PreparedRun) -> list[str]:
     """A warning if nobody, or nobody at some clients, had the event."""
     known = _labels_of_survival(setup)
     without = [client for client, labels in enumerate(known) if not unsigned(labels)[1].any()]
@@ -160,7 +160,7 @@ def _no_events(setup: Setup) -> list[str]:
     ] * bool(without)
 
 
-def _people(setup: Setup) -> list[str]:
+def _people(setup: PreparedRun) -> list[str]:
     """A warning if a person may have several rows, and the guarantee is for one of them."""
     schema = setup.dataset.schema
     if setup.plan is None or schema is None or not schema.group or setup.plan.unit.rows != 1:

@@ -22,56 +22,56 @@ from twinflower.privacy.release import Release
 from twinflower.work import no_noise
 
 from .rows import places
-from .setup import Setup
+from .setup import PreparedRun
 
 _TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
 
-def unscaled(setup: Setup) -> Unscaled:
+def unscaled(setup: PreparedRun) -> Unscaled:
     """The rows before scaling; SettingError if the run has no private ranges."""
     if setup.dataset.unscaled is None:
         raise SettingError("no column of this run has a private range")
     return setup.dataset.unscaled
 
 
-def counted(setup: Setup) -> bool:
+def counted(setup: PreparedRun) -> bool:
     """Whether the clients count anything before round 1."""
     return setup.dataset.unscaled is not None or setup.time_grid is not None
 
 
-def _columns(setup: Setup) -> int:
+def _columns(setup: PreparedRun) -> int:
     """The number of columns with private ranges."""
     return len(setup.dataset.unscaled.schema.private) if setup.dataset.unscaled else 0
 
 
-def _split(setup: Setup) -> int:
+def _split(setup: PreparedRun) -> int:
     """The number of counts of these columns, which come first."""
     return _columns(setup) * bins_of(setup).count
 
 
-def release(setup: Setup, client: int) -> Release:
+def release(setup: PreparedRun, client: int) -> Release:
     """The release of a client's counts, whose sensitivity is that of all records that are protected together."""
     replaced = setup.schedule.workload(int(setup.partition.sizes[client])).replaced
     moved = sensitivity(_columns(setup) + (setup.time_grid is not None), replaced)
     return setup.plan.release_of(setup.plan.ranges, client, moved) if setup.plan else Release(moved)
 
 
-def sigma(setup: Setup, client: int) -> float:
+def sigma(setup: PreparedRun, client: int) -> float:
     """The standard deviation of the noise in a client's counts, 0 without privacy."""
     return float(setup.plan.multipliers[client]) * release(setup, client).spread if setup.plan else 0.0
 
 
-def total_sigma(setup: Setup) -> float:
+def total_sigma(setup: PreparedRun) -> float:
     """The standard deviation of the noise in a sum of all clients' counts."""
     return math.hypot(*(sigma(setup, client) for client in range(setup.config.clients.count)))
 
 
-def bins_of(setup: Setup) -> Bins:
+def bins_of(setup: PreparedRun) -> Bins:
     """The bins of the counts, which follow from public numbers."""
     return Bins.for_noise(total_sigma(setup) / int(setup.partition.sizes.sum()))
 
 
-def counts_of(setup: Setup, number: int) -> FirstCounts | None:
+def counts_of(setup: PreparedRun, number: int) -> FirstCounts | None:
     """What client `number` counts before round 1; None for nothing."""
     if not counted(setup):
         return None
@@ -84,7 +84,7 @@ def counts_of(setup: Setup, number: int) -> FirstCounts | None:
     )
 
 
-def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
+def found(setup: PreparedRun, counts: Array, clients: Index) -> tuple[Range, ...]:
     """The ranges from the counts (K, entries) of these clients (K,)."""
     bins = bins_of(setup)
     total = _together(setup, counts)
@@ -93,29 +93,29 @@ def found(setup: Setup, counts: Array, clients: Index) -> tuple[Range, ...]:
     return bins.find_ranges(total, *_size(setup, clients))
 
 
-def _together(setup: Setup, counts: Array) -> Array:
+def _together(setup: PreparedRun, counts: Array) -> Array:
     """The counts (columns, bins) of all clients together."""
     return counts[:, : _split(setup)].sum(0).reshape(-1, bins_of(setup).count)
 
 
-def _size(setup: Setup, clients: Index) -> tuple[int, float]:
+def _size(setup: PreparedRun, clients: Index) -> tuple[int, float]:
     """The number of rows of these clients, and the deviation of the noise in a count of all of these."""
     noise = math.hypot(*(sigma(setup, int(client)) for client in clients))
     return int(setup.partition.sizes[clients].sum()), noise
 
 
-def _outside(setup: Setup, counts: Array, clients: Index, ranges: tuple[Range, ...]) -> dict[str, int]:
+def _outside(setup: PreparedRun, counts: Array, clients: Index, ranges: tuple[Range, ...]) -> dict[str, int]:
     """Bounds on the values outside of the private ranges, by column."""
     found = bins_of(setup).outside(_together(setup, counts), *_size(setup, clients), ranges)
     return dict(zip(unscaled(setup).schema.private, found, strict=True))
 
 
-def entries(setup: Setup) -> int:
+def entries(setup: PreparedRun) -> int:
     """The number of counts of a client."""
     return _split(setup) + (setup.time_grid.cells if setup.time_grid else 0)
 
 
-def agreed(setup: Setup, counts: Array, clients: Index) -> Setup:
+def agreed(setup: PreparedRun, counts: Array, clients: Index) -> PreparedRun:
     """The same run with what follows from the counts (K, entries) of these clients (K,)."""
     setup = replace(setup, persons=_persons(setup, counts, clients))
     if not setup.dataset.unscaled:
@@ -124,7 +124,7 @@ def agreed(setup: Setup, counts: Array, clients: Index) -> Setup:
     return replace(scaled(setup, ranges), outside=_outside(setup, counts, clients, ranges))
 
 
-def _persons(setup: Setup, counts: Array, clients: Index) -> dict[int, SurvivalTable]:
+def _persons(setup: PreparedRun, counts: Array, clients: Index) -> dict[int, SurvivalTable]:
     """The persons of every client by the cells of the grid; empty without a survival curve."""
     if not setup.time_grid:
         return {}
@@ -136,18 +136,18 @@ def _persons(setup: Setup, counts: Array, clients: Index) -> dict[int, SurvivalT
     }
 
 
-def scaled(setup: Setup, ranges: tuple[Range, ...]) -> Setup:
+def scaled(setup: PreparedRun, ranges: tuple[Range, ...]) -> PreparedRun:
     """The same run with its rows scaled by these ranges."""
     names = unscaled(setup).schema.private
     return replace(setup, dataset=setup.dataset.scaled(ranges), ranges=tuple(zip(names, ranges, strict=True)))
 
 
-def read(setup: Setup, content: bytes) -> tuple[Range, ...]:
+def read(setup: PreparedRun, content: bytes) -> tuple[Range, ...]:
     """The ranges that `pack_ranges` has made."""
     return unpack_ranges(content, len(unscaled(setup).schema.private))
 
 
-def simulated(setup: Setup) -> Setup:
+def simulated(setup: PreparedRun) -> PreparedRun:
     """The run with what follows from its clients' counts in a simulation; itself if they count nothing."""
     if not counted(setup):
         return setup
@@ -156,14 +156,14 @@ def simulated(setup: Setup) -> Setup:
     return agreed(setup, counts, clients)
 
 
-def _counts(setup: Setup, client: int) -> Array:
+def _counts(setup: PreparedRun, client: int) -> Array:
     counts = counts_of(setup, client)
     assert counts
     draws = seeded(setup.config.seed, client, COUNTS_ROUND)
     return counts.counts(GaussianNoise(sigma(setup, client), draws) if setup.plan else no_noise)
 
 
-def planned(setup: Setup) -> list[tuple[str, str]]:
+def planned(setup: PreparedRun) -> list[tuple[str, str]]:
     """The counts that the clients release before round 1, as rows of `twinflower privacy`; empty without them."""
     if not counted(setup) or setup.plan is None:
         return []
@@ -178,7 +178,7 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
     return [*ranges, ("survival curve", f"in {len(setup.time_grid.edges)} intervals, {text}")]
 
 
-def release_row(setup: Setup) -> list[tuple[str, ...]]:
+def release_row(setup: PreparedRun) -> list[tuple[str, ...]]:
     """The release of counts with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without counts."""
     if not counted(setup) or setup.plan is None:
         return []
@@ -187,11 +187,11 @@ def release_row(setup: Setup) -> list[tuple[str, ...]]:
 
 
 def noisiest(
-    setup: Setup,
+    setup: PreparedRun,
     what: str,
     round_: int,
-    release: Callable[[Setup, int], Release],
-    sigma: Callable[[Setup, int], float],
+    release: Callable[[PreparedRun, int], Release],
+    sigma: Callable[[PreparedRun, int], float],
 ) -> tuple[str, ...]:
     """The row under `forecast.NOISE_HEADINGS` of the client whose release beside the rounds has most noise."""
     assert setup.plan
@@ -201,7 +201,7 @@ def noisiest(
     return what, str(round_), str(client), *(f"{number:.6g}" for number in numbers)
 
 
-def advice(setup: Setup) -> list[str]:
+def advice(setup: PreparedRun) -> list[str]:
     """A warning if the noise of the counts hides most columns; else empty."""
     rows = int(setup.partition.sizes.sum())
     if setup.dataset.unscaled is None or total_sigma(setup) <= _TOO_NOISY * rows:

@@ -9,12 +9,12 @@ from twinflower.problems.losses import Squared
 from twinflower.problems.objectives import LinearModel, LinearObjective
 
 from ..settings.inference import LIKELIHOODS
-from .setup import Setup
+from .setup import PreparedRun
 
 _FLAT = 1e-100  # curvature below which there is no information
 
 
-def distance(setup: Setup, x: Array) -> float | None:
+def distance(setup: PreparedRun, x: Array) -> float | None:
     """The distance of x (d,) from the minimiser of F + h in standard errors: the largest of all linear combinations of
     its entries, by one step of Newton's method. None in a private run, for a model without a likelihood or with more
     than `MOST_PARAMETERS` entries.

@@ -14,12 +14,12 @@ from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.facts import Clipped, Facts
 from twinflower.survival_labels import unsigned
 
-from .setup import Setup
+from .setup import PreparedRun
 
 _SPARE = "left over where whole groups are held out (privacy.group-size)"
 
 
-def known(setup: Setup) -> Facts:
+def known(setup: PreparedRun) -> Facts:
     """What is known of the rows of a run.
 
     Numbers of rows are public in every run. Events and clipped values are counted only without privacy, and only where
@@ -28,7 +28,7 @@ def known(setup: Setup) -> Facts:
     return Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup), _clipped(setup))
 
 
-def _clipped(setup: Setup) -> Mapping[str, Clipped | None] | None:
+def _clipped(setup: PreparedRun) -> Mapping[str, Clipped | None] | None:
     data, rows = setup.dataset, int(setup.partition.sizes.sum())
     if data.schema is None:
         return None
@@ -50,7 +50,7 @@ def counted(schema: Schema, clipped: Mask) -> dict[str, Clipped]:
     return {name: Clipped(values, len(clipped)) for name, values in counts if values}
 
 
-def _dropped(setup: Setup) -> dict[str, int]:
+def _dropped(setup: PreparedRun) -> dict[str, int]:
     """The rows on which the run does not train, by reason."""
     data, held = setup.dataset, len(setup.held.rows) if setup.held else 0
     here = setup.config.data.name != OWN
@@ -64,7 +64,7 @@ def _dropped(setup: Setup) -> dict[str, int]:
     return {reason: number for reason, number in found.items() if number}
 
 
-def _why_tested(setup: Setup) -> str:
+def _why_tested(setup: PreparedRun) -> str:
     """Why test rows are not trained on; empty if they are, or are no part of the data."""
     data = setup.config.data
     if isinstance(data, TableData):
@@ -72,7 +72,7 @@ def _why_tested(setup: Setup) -> str:
     return "" if data.name in (OWN, ARRAYS) else "test rows of the data set"
 
 
-def _events(setup: Setup) -> int | None:
+def _events(setup: PreparedRun) -> int | None:
     """The rows with the event, a count above 0, or another class than the first; None if they are not counted."""
     name, data = setup.config.objective.name, setup.dataset
     if setup.plan or setup.config.data.name == OWN:

@@ -16,7 +16,7 @@ from . import held_out, information
 from .advice import outlook
 from .agreement import planned, release_row
 from .privacy import spent
-from .setup import Setup
+from .setup import PreparedRun
 
 NOISE_HEADINGS = ("release", "round", "client", "noise multiplier", "sensitivity", "weight", "sigma")
 SUMMARY_HEADINGS = (
@@ -36,7 +36,7 @@ class Used(NamedTuple):
     sigma: float
 
 
-def noise_used(setup: Setup) -> dict[str, Used]:
+def noise_used(setup: PreparedRun) -> dict[str, Used]:
     """Three releases of a private run: the "first" one, and those with the "smallest" and the "largest" sigma."""
     found: dict[str, Used] = {}
     for round_, clients, sigmas in _sigmas(setup):
@@ -49,7 +49,7 @@ def noise_used(setup: Setup) -> dict[str, Used]:
     return found
 
 
-def _sigmas(setup: Setup) -> Iterator[tuple[int, Index, Array]]:
+def _sigmas(setup: PreparedRun) -> Iterator[tuple[int, Index, Array]]:
     """For every round: its number, the sampled clients (K,), and the sigmas of their releases (K,)."""
     plan = cast(Plan, setup.plan)
     sizes = setup.partition.sizes
@@ -61,14 +61,14 @@ def _sigmas(setup: Setup) -> Iterator[tuple[int, Index, Array]]:
         yield round_, clients, plan.multipliers[clients] * spreads[kind.ravel()[clients]]
 
 
-def _spread(setup: Setup, client: int, round_: int) -> float:
+def _spread(setup: PreparedRun, client: int, round_: int) -> float:
     """sigma / noise multiplier of a client's release, which depends on its number of rows and of neighbours."""
     workload = setup.schedule.workload(int(setup.partition.sizes[client]))
     release = setup.algorithm.release(cast(Plan, setup.plan).bounds, workload, round_)
     return release.spread * setup.algorithm.sensitivity_ratio(client, round_)
 
 
-def _used(setup: Setup, round_: int, client: int) -> Used:
+def _used(setup: PreparedRun, round_: int, client: int) -> Used:
     plan = cast(Plan, setup.plan)
     multiplier = float(plan.multipliers[client])
     release = setup.algorithm.release(
@@ -85,7 +85,7 @@ def _used(setup: Setup, round_: int, client: int) -> Used:
     )
 
 
-def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
+def noise_rows(setup: PreparedRun) -> list[tuple[str, ...]]:
     """The table of `noise_used`, as rows under `NOISE_HEADINGS`, between the counts for private ranges and
     what is released after the rounds."""
     return (
@@ -99,7 +99,7 @@ def noise_rows(setup: Setup) -> list[tuple[str, ...]]:
     )
 
 
-def forecast(setup: Setup) -> list[tuple[str, str]]:
+def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
     """A run's privacy as (name, value) rows: participation, rows and local steps, the cost, and the guarantee."""
     plan = setup.plan
     if plan is None:
@@ -115,7 +115,7 @@ def forecast(setup: Setup) -> list[tuple[str, str]]:
             "local steps x rows, smallest and largest client",
             "; ".join(f"{p.steps} x {p.rows}" for p in workloads),
         ),
-        (f"releases of a round that {plan.unit.target} can touch", _between(plan.touched)),
+        (f"releases of a round that {plan.unit.target} can touch", _between(plan.affected_releases)),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
     ]
@@ -184,7 +184,7 @@ def _between(numbers: Array | Index) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def summary(curves: Iterable[tuple[str, Setup]]) -> tuple[list[tuple[str, ...]], list[str]]:
+def summary(curves: Iterable[tuple[str, PreparedRun]]) -> tuple[list[tuple[str, ...]], list[str]]:
     """The curves as rows under `SUMMARY_HEADINGS`, and their remarks, each listed once with its curves' labels."""
     rows: list[tuple[str, ...]] = []
     owners: dict[str, list[str]] = {}
@@ -195,7 +195,7 @@ def summary(curves: Iterable[tuple[str, Setup]]) -> tuple[list[tuple[str, ...]],
     return rows, [f"{_names(labels)}: {text}" for text, labels in owners.items()]
 
 
-def _summary_row(label: str, setup: Setup) -> tuple[str, ...]:
+def _summary_row(label: str, setup: PreparedRun) -> tuple[str, ...]:
     plan = setup.plan
     if plan is None:
         return (label, "none", *["-"] * (len(SUMMARY_HEADINGS) - 2))
@@ -207,7 +207,7 @@ def _summary_row(label: str, setup: Setup) -> tuple[str, ...]:
     return (label, plan.mode, _between(plan.multipliers), *sigmas, *cost)
 
 
-def _remarks(setup: Setup) -> list[str]:
+def _remarks(setup: PreparedRun) -> list[str]:
     """The caveat of the run's guarantee and the warnings of its outlook."""
     caveat = [setup.plan.caveat] if setup.plan and setup.plan.caveat else []
     return caveat + [f"warning: {text}" for key, text in outlook(setup) if key == "warning"]

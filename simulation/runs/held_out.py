@@ -31,21 +31,21 @@ from twinflower.privacy.mechanism import GaussianNoise, evaluation_draws
 
 from .rows import held_rows
 from .score_bins import score_bins
-from .setup import Setup
+from .setup import PreparedRun
 
 
-def counts(setup: Setup) -> CountPlan | None:
+def counts(setup: PreparedRun) -> CountPlan | None:
     """The plan of the clients' evaluations in a private run; None if there are none."""
     return setup.plan.evaluation if setup.plan else None
 
 
-def released(setup: Setup) -> Sequence[int]:
+def released(setup: PreparedRun) -> Sequence[int]:
     """The rounds after which the clients of a private run evaluate the model; empty if they do not."""
     plan = counts(setup)
     return plan.rounds if plan else ()
 
 
-def columns(setup: Setup) -> Sequence[str]:
+def columns(setup: PreparedRun) -> Sequence[str]:
     """The columns of metrics.csv that come from the clients' held-out rows; empty without such rows."""
     if setup.held is None:
         return ()
@@ -57,7 +57,7 @@ def columns(setup: Setup) -> Sequence[str]:
     return (*COLUMNS, *personal, *scores, *(ERROR_COLUMNS if own.errors else ()))
 
 
-def row(setup: Setup, found: Mapping[str, float], by_site: Mapping[int, float]) -> dict[str, float]:
+def row(setup: PreparedRun, found: Mapping[str, float], by_site: Mapping[int, float]) -> dict[str, float]:
     """The values of `columns`, NaN for those that were not found in this round; errors in units of the label.
 
     by_site: the score on the rows of each site, of which the mean is that of the sites' own models.
@@ -67,13 +67,13 @@ def row(setup: Setup, found: Mapping[str, float], by_site: Mapping[int, float]) 
     return {name: known.get(name, np.nan) * units.get(name, 1) for name in columns(setup)}
 
 
-def _unit(setup: Setup) -> float:
+def _unit(setup: PreparedRun) -> float:
     """What the labels are divided by: half the width of the range in a schema, else 1."""
     label = setup.dataset.schema.label if setup.dataset.schema else None
     return label.range.half if isinstance(label, Target) else 1.0
 
 
-def bins(setup: Setup, x: Array) -> ScoreBins:
+def bins(setup: PreparedRun, x: Array) -> ScoreBins:
     """The bins in which clients count the scores of the model x (d,), which follow from public reference rows."""
     own = score_bins(setup.config, setup.dataset.num_classes)
     return own.around(own.scores(setup.objective, x, setup.reference_rows)) if own.number else own
@@ -88,7 +88,7 @@ class Found(NamedTuple):
     by_site: Mapping[int, float]
 
 
-def simulated(setup: Setup, x: Array, round_: int, personal: Array | None = None) -> Found:
+def simulated(setup: PreparedRun, x: Array, round_: int, personal: Array | None = None) -> Found:
     """What all clients' evaluations of x (d,) after a round give; nothing without held-out rows.
 
     personal (N, d): the clients' own models, which they evaluate in place of x; x places the bins of the score.
@@ -112,13 +112,15 @@ def _scores(sites: Mapping[int, Evaluation] | Mapping[int, Released]) -> dict[in
     return {client: site.scores for client, site in sites.items() if site.scores is not None}
 
 
-def _exact(setup: Setup, x: Array, client: int, places: ScoreBins) -> Evaluation:
+def _exact(setup: PreparedRun, x: Array, client: int, places: ScoreBins) -> Evaluation:
     rows = held_rows(setup, client)
     assert rows is not None
     return evaluate(setup.objective, x, rows, places, setup.config.evaluation.errors)
 
 
-def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int, places: ScoreBins) -> Released:
+def _count(
+    setup: PreparedRun, plan: CountPlan, x: Array, client: int, round_: int, places: ScoreBins
+) -> Released:
     """What a client releases about x (d,) after a round, with the same noise as in its `PrivateEvaluation`."""
     rows = held_rows(setup, client)
     assert rows is not None
@@ -127,7 +129,7 @@ def _count(setup: Setup, plan: CountPlan, x: Array, client: int, round_: int, pl
     return Released.of(values, len(rows.labels), plan.noise(client), places)
 
 
-def split(setup: Setup, number: int) -> str:
+def split(setup: PreparedRun, number: int) -> str:
     """The identity of the division of a client's rows, by which its ledger recognises what is paid in parallel.
 
     It depends on all settings of the run, so no other run shares it, even if a server gives both the same session.
@@ -142,7 +144,7 @@ def split(setup: Setup, number: int) -> str:
 # --- what the planner says
 
 
-def planned(setup: Setup) -> list[tuple[str, str]]:
+def planned(setup: PreparedRun) -> list[tuple[str, str]]:
     """The evaluations of a private run, as a row of `twinflower privacy`; empty without them."""
     plan = counts(setup)
     if plan is None:
@@ -170,7 +172,7 @@ def _by_bin(plan: CountPlan) -> str:
     return f"; half of the cost is for counts by {what}, each with noise of {sigma:.4g}"
 
 
-def share_of_budget(setup: Setup) -> str:
+def share_of_budget(setup: PreparedRun) -> str:
     """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
     plan = setup.plan
     assert plan and plan.evaluation
@@ -195,7 +197,7 @@ def _total_sigma(plan: CountPlan) -> float:
     return math.hypot(*(plan.sigma(int(client)) for client in np.flatnonzero(plan.sizes)))
 
 
-def release_row(setup: Setup) -> list[tuple[str, ...]]:
+def release_row(setup: PreparedRun) -> list[tuple[str, ...]]:
     """The evaluation with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without evaluations."""
     plan = counts(setup)
     if plan is None:

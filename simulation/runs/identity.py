@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from twinflower.errors import DataError, SettingError
-from twinflower.sums.masks import Circle, Identity, public_bytes
+from twinflower.sums.masks import Identity, Peers, public_bytes
 
 _FORM = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
@@ -40,10 +40,10 @@ def read_identity(number: int, key: Path, peers: Path) -> Identity:
             f"the identity-key {key} holds no Ed25519 key: make one with `twinflower identity FILE`"
         )
     try:
-        circle = Circle.read(_read(peers, "peers-file").decode())
+        known = Peers.read(_read(peers, "peers-file").decode())
     except UnicodeDecodeError:
         raise DataError(f"the peers-file {peers} is no text") from None
-    return Identity(number, own, circle)
+    return Identity(number, own, known)
 
 
 def _read(path: Path, name: str) -> bytes:

@@ -14,12 +14,12 @@ from twinflower.privacy.release import Release
 from twinflower.problems.objectives import LinearModel
 
 from .agreement import noisiest
-from .setup import Setup
+from .setup import PreparedRun
 
 Sums = Information | Released
 
 
-def asked(setup: Setup) -> bool:
+def asked(setup: PreparedRun) -> bool:
     """Whether the clients of the run are asked for these sums."""
     return setup.config.evaluation.standard_errors
 
@@ -29,7 +29,7 @@ def together(sites: list[Any]) -> Sums | None:
     return type(sites[0]).together(sites) if sites else None
 
 
-def simulated(setup: Setup, x: Array) -> Sums | None:
+def simulated(setup: PreparedRun, x: Array) -> Sums | None:
     """The sums over the training rows of all clients at the model x (d,); None if the run asks for none."""
     if not asked(setup):
         return None
@@ -37,36 +37,36 @@ def simulated(setup: Setup, x: Array) -> Sums | None:
     return together([of(setup, x, client) for client in range(setup.config.clients.count)])
 
 
-def _model(setup: Setup) -> LinearModel:
+def _model(setup: PreparedRun) -> LinearModel:
     return cast(LinearModel, setup.objective)
 
 
-def _exact(setup: Setup, x: Array, client: int) -> Information:
+def _exact(setup: PreparedRun, x: Array, client: int) -> Information:
     return Information.of(_model(setup), x, setup.shards.rows(client))
 
 
 # --- private runs
 
 
-def units(setup: Setup) -> Units:
+def units(setup: PreparedRun) -> Units:
     """The units of the releases of a private run."""
     return Units.of(_model(setup), setup.row_norm)
 
 
-def release(setup: Setup, client: int) -> Release:
+def release(setup: PreparedRun, client: int) -> Release:
     """The release of a client after the last round, which all records that are protected together can move."""
     assert setup.plan
     moved = setup.schedule.workload(int(setup.partition.sizes[client])).replaced
     return setup.plan.release_of(setup.plan.intervals, client, float(moved))
 
 
-def sigma(setup: Setup, client: int) -> float:
+def sigma(setup: PreparedRun, client: int) -> float:
     """The standard deviation of the noise in a client's release."""
     assert setup.plan
     return float(setup.plan.multipliers[client]) * release(setup, client).spread
 
 
-def _released(setup: Setup, x: Array, client: int) -> Released:
+def _released(setup: PreparedRun, x: Array, client: int) -> Released:
     """The release of a client in a simulation, with the same noise as in its `PrivateIntervals`."""
     own, deviation = units(setup), sigma(setup, client)
     noise = GaussianNoise(deviation, seeded(setup.config.seed, client, setup.config.rounds + 1))
@@ -74,7 +74,7 @@ def _released(setup: Setup, x: Array, client: int) -> Released:
     return own.unpacked(values, len(x), deviation)
 
 
-def planned(setup: Setup) -> list[tuple[str, str]]:
+def planned(setup: PreparedRun) -> list[tuple[str, str]]:
     """The releases for intervals, as a row of `twinflower privacy`; empty without them."""
     if not asked(setup) or setup.plan is None:
         return []
@@ -82,7 +82,7 @@ def planned(setup: Setup) -> list[tuple[str, str]]:
     return [("intervals", f"for {share:.3g} of the budget; {_outlook(setup)}")]
 
 
-def advice(setup: Setup) -> list[str]:
+def advice(setup: PreparedRun) -> list[str]:
     """A warning if the noise will probably leave no intervals; else empty."""
     if not asked(setup) or setup.plan is None or _expected(setup, _TYPICAL) >= LEAST_CLEAR:
         return []
@@ -100,7 +100,7 @@ _TYPICAL = 0.1
 _HALVINGS = 6
 
 
-def _outlook(setup: Setup) -> str:
+def _outlook(setup: PreparedRun) -> str:
     return (
         "by public reference rows at the start, the smallest eigenvalue of the information matrix is "
         f"{_expected(setup, _EVEN):.3g} deviations of its noise for numbers spread evenly over their ranges, and "
@@ -110,7 +110,7 @@ def _outlook(setup: Setup) -> str:
     )
 
 
-def _least(setup: Setup) -> str:
+def _least(setup: PreparedRun) -> str:
     """From which standard deviation of the numbers there are enough, as text; empty without any."""
     low, high = _EVEN / 100, _EVEN
     if _expected(setup, high) < LEAST_CLEAR:
@@ -121,7 +121,7 @@ def _least(setup: Setup) -> str:
     return f", for which it must be {high:.2g} of the width"
 
 
-def _numbers(setup: Setup) -> list[int]:
+def _numbers(setup: PreparedRun) -> list[int]:
     """The places of the features that are numbers."""
     inputs = setup.inputs
     if inputs.schema is None:
@@ -130,7 +130,7 @@ def _numbers(setup: Setup) -> list[int]:
     return [place for place, name in enumerate(inputs.feature_names) if name in names]
 
 
-def _expected(setup: Setup, spread: float) -> float:
+def _expected(setup: PreparedRun, spread: float) -> float:
     """`Reference.clearness` at the starting point, without noise, for rows like the reference rows, whose numbers have
     this standard deviation, as a share of the width of their range, around its middle."""
     features = setup.inputs.spanning()
@@ -141,7 +141,7 @@ def _expected(setup: Setup, spread: float) -> float:
     return known.clearness(Released(setup.start, matrix, 0.0, noise * units(setup).matrix))
 
 
-def release_row(setup: Setup) -> list[tuple[str, ...]]:
+def release_row(setup: PreparedRun) -> list[tuple[str, ...]]:
     """The release for intervals with the largest noise, as a row under `forecast.NOISE_HEADINGS`; empty without any."""
     if not asked(setup) or setup.plan is None:
         return []

@@ -6,10 +6,10 @@ from twinflower.data.columns import Classes, Survival
 from twinflower.data.sets import OWN
 from twinflower.survival_labels import unsigned
 
-from .setup import Setup
+from .setup import PreparedRun
 
 
-def outcome(setup: Setup) -> str:
+def outcome(setup: PreparedRun) -> str:
     """Such as "event: DECEASED (172 of 300)"; empty for labels of another kind.
 
     The rows are all that the run has for training and tests; they are left out of private runs, and where only the
@@ -23,7 +23,7 @@ def outcome(setup: Setup) -> str:
     return ""
 
 
-def _share(setup: Setup) -> str:
+def _share(setup: PreparedRun) -> str:
     data = setup.dataset
     if setup.plan or data.name == OWN or not setup.central.has_rows:
         return ""

@@ -117,7 +117,7 @@ def _mu_intervals(plan: Plan, last: int | None) -> float:
     """The mu of what a client releases after the last round, 0 before; last: see `Plan.mu`."""
     if last is not None and last < len(plan.weights) - 1:
         return 0.0
-    return math.sqrt(float((plan.intervals * plan.touched / plan.multipliers**2).max()))
+    return math.sqrt(float((plan.intervals * plan.affected_releases / plan.multipliers**2).max()))
 
 
 def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Array]:

@@ -13,43 +13,43 @@ from twinflower.problems.interfaces import Batch
 
 from ..settings import Config
 from .facts import known
-from .setup import Setup
+from .setup import PreparedRun
 
 
-def places(setup: Setup, number: int) -> Index:
+def places(setup: PreparedRun, number: int) -> Index:
     """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""
     if setup.config.data.name == OWN:
         return np.arange(len(setup.dataset.labels))
     return setup.partition.of(number)
 
 
-def held_rows(setup: Setup, number: int) -> Batch | None:
+def held_rows(setup: PreparedRun, number: int) -> Batch | None:
     """The rows on which a client evaluates and never trains, without weights; None if the run holds out none."""
     if setup.held is None or setup.own_held is not None:
         return setup.own_held
     return _taken(setup, setup.held.of(number))._replace(row_weights=None)
 
 
-def all_rows(setup: Setup, number: int) -> Batch:
+def all_rows(setup: PreparedRun, number: int) -> Batch:
     """A client's rows, including those that it holds out."""
     held = setup.held.of(number) if setup.held else setup.partition.of(number)[:0]
     return _taken(setup, np.sort(np.concatenate([setup.partition.of(number), held])))
 
 
-def _taken(setup: Setup, numbers: Index) -> Batch:
+def _taken(setup: PreparedRun, numbers: Index) -> Batch:
     data = setup.dataset
     weights = None if data.row_weights is None else data.row_weights[numbers]
     return Batch(data.features.take(numbers, axis=0), data.labels[numbers], row_weights=weights)
 
 
-def described(setup: Setup) -> str:
+def described(setup: PreparedRun) -> str:
     """A short description of the partition, with the data set's note."""
     data, here = setup.dataset, setup.config.data.name != OWN
     text = describe(setup.partition, data.labels, data.num_classes) if here else ""
     return "\n".join(filter(None, (text, known(setup).sentence, data.note)))
 
 
-def at_site(setup: Setup, number: int) -> Setup:
+def at_site(setup: PreparedRun, number: int) -> PreparedRun:
     """The same run at the node of client `number`, whose data-file holds this client's rows.
 
     Raises DataError if the number of rows differs from partition.sizes.
@@ -66,7 +66,7 @@ def at_site(setup: Setup, number: int) -> Setup:
     return replace(setup, site=number) if setup.held is None else _split_at_site(setup, number, setup.held)
 
 
-def _split_at_site(setup: Setup, number: int, held: Partition) -> Setup:
+def _split_at_site(setup: PreparedRun, number: int, held: Partition) -> PreparedRun:
     """`at_site` for a run with held-out rows; the partitions number the rows of all sites one after the other."""
     before, data = sum(setup.config.sizes[:number]), setup.dataset
     parts = (setup.partition.of(number) - before, held.of(number) - before)

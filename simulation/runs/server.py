@@ -19,11 +19,11 @@ from twinflower.strategies.ranges import Agreement
 from . import information
 from .agreement import counted, entries, found
 from .held_out import bins, released
-from .setup import Setup
+from .setup import PreparedRun
 
 
 def strategy_of(
-    setup: Setup,
+    setup: PreparedRun,
     deployed: bool = False,
     evaluation: SiteEvaluation | None = None,
     agreement: Agreement | None = None,
@@ -43,7 +43,7 @@ def strategy_of(
     )  # fmt: skip
 
 
-def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
+def evaluation(setup: PreparedRun, wants: Callable[[int], bool]) -> SiteEvaluation:
     """How the server lets the clients evaluate; wants: after which rounds in a run without privacy."""
     if setup.held is None:
         return SiteEvaluation()
@@ -52,7 +52,7 @@ def evaluation(setup: Setup, wants: Callable[[int], bool]) -> SiteEvaluation:
     return SiteEvaluation(evaluates, own.loss_bound, setup.held.sizes.tolist(), partial(bins, setup))
 
 
-def agreement(setup: Setup, keep: Callable[[Array, Index], None]) -> Agreement | None:
+def agreement(setup: PreparedRun, keep: Callable[[Array, Index], None]) -> Agreement | None:
     """The request for the counts by messages, None if there are none; keep: called with all counts and clients."""
     if not counted(setup):
         return None
@@ -64,7 +64,9 @@ def agreement(setup: Setup, keep: Callable[[Array, Index], None]) -> Agreement |
     return Agreement(entries(setup), ranges)
 
 
-def standard_errors(setup: Setup, strategy: StarStrategy, x: Array) -> tuple[information.Sums | None, str]:
+def standard_errors(
+    setup: PreparedRun, strategy: StarStrategy, x: Array
+) -> tuple[information.Sums | None, str]:
     """The sums of all clients at the final model x (d,); None, and a sentence why if a client sends none."""
     if not information.asked(setup):
         return None, ""
@@ -73,7 +75,7 @@ def standard_errors(setup: Setup, strategy: StarStrategy, x: Array) -> tuple[inf
     return information.together(sites), why
 
 
-def _reading(setup: Setup) -> tuple[int, Callable[[int, Array], information.Sums]]:
+def _reading(setup: PreparedRun) -> tuple[int, Callable[[int, Array], information.Sums]]:
     """How many numbers a client sends, and what they say."""
     d, sizes = setup.objective.d, setup.partition.sizes
     if setup.plan:

@@ -42,7 +42,7 @@ _SPECIAL = (((COUNTING,), Counts, "counts"), (SURVIVAL, Survival, "times"))
 
 
 @dataclass(frozen=True)
-class Setup:
+class PreparedRun:
     """A checked run, ready to start in any runtime.
 
     partition: the rows that each client trains on. site: the number of the client whose rows a deployed node holds.
@@ -141,20 +141,20 @@ class Setup:
         """The public bound on the Euclidean norm of a row; infinity if there is none."""
         return self.config.data.row_norm or inf
 
-    def with_state_dir(self, folder: Path) -> "Setup":
+    def with_state_dir(self, folder: Path) -> "PreparedRun":
         """The same run with its clients' state on disk, in this folder unless the configuration names another one."""
         state_dir = self.config.output.state_dir or str(folder)
         return replace(self, config=self.config.put({"output.state-dir": state_dir}))
 
 
 @lru_cache(maxsize=2)
-def prepare(config: Config) -> Setup:
+def prepare(config: Config) -> PreparedRun:
     """Validate the configuration and build the run. Raises SettingError or DataError."""
     return _prepare(config)
 
 
 @lru_cache(maxsize=2)
-def prepare_server(config: Config) -> Setup:
+def prepare_server(config: Config) -> PreparedRun:
     """`prepare` for the server of a run on Flower.
 
     Its rows are computed when it evaluates for the first time, which is after the nodes have started: at the same time,
@@ -164,7 +164,7 @@ def prepare_server(config: Config) -> Setup:
 
 
 @lru_cache(maxsize=2)
-def prepare_node(config: Config) -> Setup:
+def prepare_node(config: Config) -> PreparedRun:
     """`prepare` for a node. It builds no graph, because the messages say how many neighbours the node has.
 
     A graph file is therefore read only on the user's machine. Rows are computed when they are used (`Deferred`),
@@ -173,21 +173,21 @@ def prepare_node(config: Config) -> Setup:
     return _prepare(config, deferred=True, with_graph=False)
 
 
-def prepare_seeds(config: Config, seeds: list[int]) -> list[Setup]:
+def prepare_seeds(config: Config, seeds: list[int]) -> list[PreparedRun]:
     """The same run under several seeds, which must be distinct; the data set is loaded only once."""
     if not len(set(seeds)) == len(seeds) > 0:
         raise SettingError(f"seeds must be distinct; got {seeds}")
     return [prepare(replace(config, seed=seed)) for seed in seeds]
 
 
-def prepare_rows(config: Config, data: Dataset) -> Setup:
+def prepare_rows(config: Config, data: Dataset) -> PreparedRun:
     """`prepare` for rows passed in by a program; `data.sites` holds the number of rows of each client."""
     config = config.with_clients(len(data.sites))
     check(config)
     return _assembled(config, data)
 
 
-def _prepare(config: Config, deferred: bool = False, with_graph: bool = True) -> Setup:
+def _prepare(config: Config, deferred: bool = False, with_graph: bool = True) -> PreparedRun:
     config = config.with_clients(DEFAULT_CLIENTS)
     check(config)  # before the data are loaded, so that errors in the settings appear at once
     data = load_rows(config, deferred)
@@ -196,7 +196,7 @@ def _prepare(config: Config, deferred: bool = False, with_graph: bool = True) ->
     return _assembled(config, data, with_graph)
 
 
-def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
+def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> PreparedRun:
     """Build the run on these rows."""
     schedule, data = config.schedule, data.in_precision(config.dtype)
     objective = config.objective.build(data.features.shape[1], data.num_classes)
@@ -213,7 +213,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Setup:
     )  # fmt: skip
     algorithm = through_sums(method, plan, schedule, division.sizes)
     start = starting_point(config, objective)
-    setup = Setup(config, data, division, objective, algorithm, schedule, start, plan, held=held)
+    setup = PreparedRun(config, data, division, objective, algorithm, schedule, start, plan, held=held)
     if config.evaluation.standard_errors:
         _check_standard_errors(setup)
     return setup
@@ -262,7 +262,7 @@ def _whole(labels: Labels) -> bool:
     return bool(((labels >= 0) & (labels == labels.round())).all())
 
 
-def _check_standard_errors(setup: Setup) -> None:
+def _check_standard_errors(setup: PreparedRun) -> None:
     """Raise SettingError for a model whose coefficients have no standard errors in the units of the columns."""
     d, rows = setup.objective.d, int(setup.partition.sizes.sum())
     if setup.method.personal:

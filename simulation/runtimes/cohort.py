@@ -19,7 +19,7 @@ from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
-from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, Uneven, rounds, start
+from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, SeedsNotStackable, rounds, start
 from twinflower.sums.noise import SimulatedSums
 from twinflower.sums.summed import Summed
 
@@ -32,7 +32,7 @@ from ..runs import held_out, information
 from ..runs.agreement import simulated
 from ..runs.information import Sums
 from ..runs.method import with_sizes
-from ..runs.setup import Setup, prepare_seeds
+from ..runs.setup import PreparedRun, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from .cohort_records import Bits, accounts, checkpoint, take_up
 from .computing import computing
@@ -50,7 +50,7 @@ class Cohort:
     Arrays have shape (clients, ...) for one run and (seeds, clients, ...) for several.
     """
 
-    setups: Sequence[Setup]
+    setups: Sequence[PreparedRun]
 
     @property
     def alone(self) -> bool:
@@ -167,7 +167,7 @@ class _SameBatches:
 
 
 def train(
-    setups: Sequence[Setup], progress: Progress | None = None, checkpoints: Checkpoints | None = None
+    setups: Sequence[PreparedRun], progress: Progress | None = None, checkpoints: Checkpoints | None = None
 ) -> list[Result]:
     """Run all seeds together and return their results in order.
 
@@ -177,15 +177,15 @@ def train(
     """
     try:
         if len(setups) > 1 and not _stackable(setups[0]):
-            raise Uneven
+            raise SeedsNotStackable
         setups = [simulated(setup) for setup in setups]
         with computing(), np.errstate(all="ignore"):
             return _together(setups, progress, checkpoints)
-    except (Uneven, RunError):
+    except (SeedsNotStackable, RunError):
         return [result for setup in setups for result in train([setup], progress)]
 
 
-def _stackable(setup: Setup) -> bool:
+def _stackable(setup: PreparedRun) -> bool:
     """Whether several seeds of the run have arrays of the same shapes in every round.
 
     Not if each draws its own numbers of local steps, if the schema has private ranges, or if the server sees only sums.
@@ -197,7 +197,7 @@ def _stackable(setup: Setup) -> bool:
 
 
 def _together(
-    setups: Sequence[Setup], progress: Progress | None, checkpoints: Checkpoints | None
+    setups: Sequence[PreparedRun], progress: Progress | None, checkpoints: Checkpoints | None
 ) -> list[Result]:
     recorders = [Recorder(s, progress if s is setups[0] else None) for s in setups]
     began, failure = time.perf_counter(), ""
@@ -230,7 +230,7 @@ def _together(
     ]
 
 
-def _information(setup: Setup, x: Array | None) -> Sums | None:
+def _information(setup: PreparedRun, x: Array | None) -> Sums | None:
     return None if x is None else information.simulated(setup, x)
 
 

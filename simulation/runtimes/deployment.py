@@ -19,14 +19,14 @@ from .engine import (
     CONNECTION,
     Engine,
     Say,
-    furnish,
+    configure_flower_env,
     reports_in,
     silent,
     start_superlink,
     write_connection,
 )
 from .flower_internals import QUICK_NODES
-from .processes import free_ports, place_of_its_own
+from .processes import free_ports, temporary_workspace
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def deployment(secure: bool = False, logs: Path | None = None, say: Say = silent
 
     logs: folder of the log files; by default they are removed with the temporary folder.
     """
-    with place_of_its_own(logs) as place:
-        furnish(place)
+    with temporary_workspace(logs) as place:
+        configure_flower_env(place)
         place.environment |= QUICK_NODES
         (port,) = free_ports(1)
         say(f"starting a SuperLink on port {port}; logs: {place.logs}")

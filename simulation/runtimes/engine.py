@@ -20,7 +20,7 @@ from twinflower.problems.topologies import FromFile
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.toml import to_tables
 from . import progress
-from .processes import Place, Tail, free_ports, place_of_its_own
+from .processes import Tail, Workspace, free_ports, temporary_workspace
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
 _CHECKOUT = (_PROJECT / "pyproject.toml").exists()
@@ -60,7 +60,7 @@ class Engine:
     port: where `flwr` reaches it. reports: what runs and nodes report. say: reports lines to the user.
     """
 
-    place: Place
+    place: Workspace
     port: int
     reports: Tail
     simulated: bool = True
@@ -166,8 +166,8 @@ def from_here(path: str) -> str:
 @contextmanager
 def engine(say: Say = silent) -> Iterator[Engine]:
     """Begin to start a simulation SuperLink; on exit, stop it and everything it started."""
-    with place_of_its_own() as place:
-        furnish(place)
+    with temporary_workspace() as place:
+        configure_flower_env(place)
         port, control = free_ports(2)
         write_connection(place.home, f'address = "127.0.0.1:{port}"\ninsecure = true\n')
         words = ["--insecure", "--simulation", "--isolation", "subprocess"]
@@ -175,7 +175,7 @@ def engine(say: Say = silent) -> Iterator[Engine]:
         yield Engine(place, port, reports_in(place), say=say)
 
 
-def furnish(place: Place) -> None:
+def configure_flower_env(place: Workspace) -> None:
     """Set up the folder as FLWR_HOME, without telemetry, update checks and installation of dependencies."""
     place.environment |= {
         "FLWR_HOME": str(place.home),
@@ -189,7 +189,7 @@ def furnish(place: Place) -> None:
         place.environment["PYTHONPATH"] = _prepended(_PROJECT, "PYTHONPATH")
 
 
-def reports_in(place: Place) -> Tail:
+def reports_in(place: Workspace) -> Tail:
     """A reader of what runs and nodes report."""
     return Tail(place.home / _REPORTS)
 
@@ -204,13 +204,13 @@ def write_connection(home: Path, text: str) -> None:
     (home / "config.toml").write_text(f"[superlink.{CONNECTION}]\n{text}")
 
 
-def start_superlink(place: Place, port: int, words: list[str], commands: Path | None = None) -> None:
+def start_superlink(place: Workspace, port: int, words: list[str], commands: Path | None = None) -> None:
     """Start a SuperLink and wait until it listens on the port; commands: folder of another Python's scripts."""
     begin_superlink(place, port, words, commands)
     place.await_port(port)
 
 
-def begin_superlink(place: Place, port: int, words: list[str], commands: Path | None = None) -> None:
+def begin_superlink(place: Workspace, port: int, words: list[str], commands: Path | None = None) -> None:
     """Start a SuperLink without waiting for it."""
     command = [command_of("flower-superlink", commands), "--host", "127.0.0.1", "--port", str(port)]
     place.keep(SUPERLINK, [*command, "--database", str(place.home / "state.db"), *words])

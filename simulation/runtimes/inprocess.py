@@ -24,8 +24,8 @@ from ..results.checkpoint import Checkpoints
 from ..results.folder import run_folder
 from ..results.record import Progress, Result
 from ..results.resume import in_process
-from ..runs.parties import client_of, store_of
-from ..runs.setup import Setup, prepare_seeds
+from ..runs.client_factory import client_of, store_of
+from ..runs.setup import PreparedRun, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from . import flower_internals
 from .computing import computing
@@ -38,7 +38,7 @@ class InProcessGrid(Grid):
     """A grid with nodes 1..N, where node i + 1 holds partition i. A node's context and its client are created on first
     use."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: PreparedRun) -> None:
         self.setup = setup
         self.contexts: dict[int, Context] = {}
         self._clients: dict[int, AlgorithmClient] = {}
@@ -115,7 +115,9 @@ class InProcessGrid(Grid):
         return self.client(context.node_id).to_client()
 
 
-def train(setup: Setup, progress: Progress | None = None, checkpoints: Checkpoints | None = None) -> Result:
+def train(
+    setup: PreparedRun, progress: Progress | None = None, checkpoints: Checkpoints | None = None
+) -> Result:
     """Run the strategy over an `InProcessGrid`; with checkpoints, resume from the newest one."""
     logger = logging.getLogger("flwr")
     level = logger.level
@@ -129,7 +131,7 @@ def train(setup: Setup, progress: Progress | None = None, checkpoints: Checkpoin
         logger.setLevel(level)
 
 
-def _require_states(setup: Setup, checkpoints: Checkpoints) -> None:
+def _require_states(setup: PreparedRun, checkpoints: Checkpoints) -> None:
     """Raise DataError unless every client sampled before the newest checkpoint still has its state."""
     found, _ = checkpoints.newest()
     if found is None or not setup.config.output.state_dir:

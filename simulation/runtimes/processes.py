@@ -1,6 +1,6 @@
 """The processes of one command and its temporary folder; neither outlives the command.
 
-`place_of_its_own` cleans up on exit and on SIGINT, SIGTERM and SIGHUP. If the command is killed, `janitor`, a small
+`temporary_workspace` cleans up on exit and on SIGINT, SIGTERM and SIGHUP. If the command is killed, `janitor`, a small
 separate process, cleans up instead. Every process writes its log to a file.
 """
 
@@ -53,7 +53,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass
-class Place:
+class Workspace:
     """A command's folder, the environment variables of its processes, and the processes themselves.
 
     logs: folder of the log files. running: processes that must keep running until the command ends, by the names of
@@ -111,7 +111,7 @@ class Place:
 
 
 @contextmanager
-def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
+def temporary_workspace(logs: Path | None = None) -> Iterator[Workspace]:
     """A temporary folder and the processes started in it; on exit, the processes are ended and the folder is removed.
 
     logs: folder of the log files, by default the temporary one. Raises Interrupted, after cleaning up, if a signal
@@ -120,7 +120,9 @@ def place_of_its_own(logs: Path | None = None) -> Iterator[Place]:
     from . import janitor  # needs psutil, and most commands start no process
 
     with _Signals() as signals, _janitor() as home:
-        place = Place(home, os.environ | without_proxy(os.environ) | {janitor.MARK: str(home)}, logs or home)
+        place = Workspace(
+            home, os.environ | without_proxy(os.environ) | {janitor.MARK: str(home)}, logs or home
+        )
 
         def urgent() -> bool:
             place.reap()

@@ -15,7 +15,7 @@ from twinflower.privacy.plan import Plan
 from ..results import names
 from ..runs.identity import make_key
 from ..runs.score_bins import fineness, score_bins
-from ..runs.setup import Setup, prepare
+from ..runs.setup import PreparedRun, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
 from .deployment import Deployment, deployment, node_name
@@ -48,10 +48,10 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
     own = node_config(config, prepare(config).plan)
     with deployment(secure, _empty(folder.absolute() / names.LOGS), say) as running:
-        circle = acquainted(running.home, setup) if setup.sums else {}
+        identities = exchange_keys(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
             state = {"state-dir": str(running.home / f"node-{number}" / "state")}
-            of_site = (files[number] if files else {}) | circle.get(number, {})
+            of_site = (files[number] if files else {}) | identities.get(number, {})
             _start(running, number, config.clients.count, own | state | of_site)
         running.run(config, folder)
         say("ending all processes")
@@ -79,7 +79,7 @@ def _exact_answers(config: Config) -> dict[str, Value]:
     return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 
-def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
+def at_sites(setup: PreparedRun) -> tuple[Config, list[dict[str, Value]]]:
     """Convert a run on tables into a run with data.name = own; also return the entries of each node's config.
 
     Without data.test-file the nodes hold out the rows to evaluate on. Raises SettingError unless there is one table per
@@ -109,7 +109,7 @@ def at_sites(setup: Setup) -> tuple[Config, list[dict[str, Value]]]:
     return replace(config, data=own, partition=sizes), nodes
 
 
-def _rows_of_tables(setup: Setup, data: TableData) -> Sequence[int]:
+def _rows_of_tables(setup: PreparedRun, data: TableData) -> Sequence[int]:
     """The number of rows of every table; those of a simulation leave out its test rows."""
     if data.test_file:
         return setup.dataset.sites
@@ -117,7 +117,7 @@ def _rows_of_tables(setup: Setup, data: TableData) -> Sequence[int]:
     return [len(read_rows(file, schema)[1]) for file in table_files(data.files)]
 
 
-def acquainted(home: Path, setup: Setup) -> dict[int, dict[str, Value]]:
+def exchange_keys(home: Path, setup: PreparedRun) -> dict[int, dict[str, Value]]:
     """Create the identity keys of all nodes and the peers file with their public keys; return the entries of each
     node's config, by number."""
     sites = range(setup.config.clients.count)

@@ -19,13 +19,13 @@ from ..results.record import Progress, Recorder, Result
 from ..results.resume import newest
 from ..runs import agreement, held_out, server
 from ..runs.information import Sums
-from ..runs.setup import Setup
+from ..runs.setup import PreparedRun
 from .evaluator import Evaluator
 from .progress import say
 
 
 def run_strategy(
-    setup: Setup,
+    setup: PreparedRun,
     grid: Grid,
     runtime: str,
     progress: Progress | None = None,
@@ -125,7 +125,7 @@ class _After:
             )
 
 
-def _taken_up(setup: Setup, recorder: Recorder, checkpoints: Checkpoints) -> Training | None:
+def _taken_up(setup: PreparedRun, recorder: Recorder, checkpoints: Checkpoints) -> Training | None:
     """The training in the newest checkpoint, None if there is none; the recorder continues after its rows."""
     found = newest(checkpoints, say)
     if found is None:

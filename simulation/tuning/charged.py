@@ -33,9 +33,9 @@ from twinflower.problems.interfaces import Batch
 from twinflower.randomness import normals, stream
 from twinflower.rounds import Outcome
 
-from ..runs.parties import ledger_of
+from ..runs.client_factory import ledger_of
 from ..runs.privacy import make_plan
-from ..runs.setup import Setup, prepare
+from ..runs.setup import PreparedRun, prepare
 from ..runtimes.cohort import Cohort
 from ..runtimes.computing import computing
 from ..settings import Config
@@ -49,7 +49,7 @@ class Candidate:
     """A configuration in training: its text for users, its run on the kept rows, and its latest score."""
 
     text: str
-    setup: Setup
+    setup: PreparedRun
     score: Accuracy = NO_SCORE
     reached: int = 0
     _outcomes: Iterator[Outcome] | None = field(default=None, repr=False)
@@ -96,7 +96,7 @@ class Counted:
         """How far a client's count can move (N,), at least 1, because a release has a sensitivity above 0."""
         return np.maximum(np.minimum(self.group or self.sizes, self.sizes), 1)
 
-    def accuracy(self, setup: Setup, x: Array, noises: Sequence[Array], multiplier: float) -> Accuracy:
+    def accuracy(self, setup: PreparedRun, x: Array, noises: Sequence[Array], multiplier: float) -> Accuracy:
         """The accuracy of the model x (d,) from counts with this noise (1,) of every client."""
         pairs = zip(self.rows, noises, strict=True)
         counts = np.concatenate([correct(setup.objective, x, rows) + noise for rows, noise in pairs])
@@ -115,7 +115,7 @@ class Charged:
     name: the run under which the ledgers charge the tuning.
     """
 
-    total: Setup
+    total: PreparedRun
     candidates: list[Candidate]
     counted: Counted
     halving: Halving
@@ -219,7 +219,7 @@ class Charged:
         return candidate.score
 
 
-def plan_of(setup: Setup) -> Plan:
+def plan_of(setup: PreparedRun) -> Plan:
     """The plan of a private run."""
     assert setup.plan is not None
     return setup.plan
@@ -233,7 +233,7 @@ def _draws(seed: int, client: int) -> Callable[[int], Draws]:
     return lambda number: lambda draw, shape: normals(seed, "tuning", client, number, shape[-1])
 
 
-def _check(total: Setup, candidates: Sequence[Candidate]) -> None:
+def _check(total: PreparedRun, candidates: Sequence[Candidate]) -> None:
     """SettingError for a run whose tuning cannot be charged."""
     require(
         bool(total.dataset.num_classes),

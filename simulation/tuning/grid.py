@@ -44,7 +44,7 @@ from twinflower.problems.interfaces import Batch
 from twinflower.settings import check_choice
 
 from ..results.record import Result
-from ..runs.setup import Setup, prepare, prepare_seeds
+from ..runs.setup import PreparedRun, prepare, prepare_seeds
 from ..runtimes import cohort
 from ..settings import Config, Value
 from ..settings.config import configured
@@ -242,7 +242,7 @@ def _judge(result: Result, x: Array, held: Batch, by: str) -> float:
     return -float(np.mean([_objective(result.setup, model, held) for model in models]))
 
 
-def _objective(setup: Setup, x: Array, rows: Batch) -> float:
+def _objective(setup: PreparedRun, x: Array, rows: Batch) -> float:
     return float(setup.objective.value(x, rows) + setup.regulariser.value(x))
 
 

@@ -27,7 +27,7 @@ from twinflower.problems.stratified_cox import StratifiedCox
 from twinflower.settings import SMALLEST, Value
 
 from ..runs.method import regulariser_of
-from ..runs.setup import Setup, prepare
+from ..runs.setup import PreparedRun, prepare
 from ..runtimes import cohort
 from ..settings import Config
 from .charged import Charged
@@ -145,7 +145,7 @@ def rows_of(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any
     ]
 
 
-def entry_names(setup: Setup) -> list[str]:
+def entry_names(setup: PreparedRun) -> list[str]:
     """A name (d,) for every entry of a model, of a feature, with its class if the model has scores of several."""
     inputs, classes = setup.inputs, setup.dataset.class_names
     own = [*inputs.feature_names, *([INTERCEPT] if inputs.bias else [])]
@@ -184,7 +184,7 @@ def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
     return points
 
 
-def _trained(runs: Sequence[Setup], starts: Sequence[Array], keys: Mapping[str, Value]) -> list[Array]:
+def _trained(runs: Sequence[PreparedRun], starts: Sequence[Array], keys: Mapping[str, Value]) -> list[Array]:
     """The models (d,) of these runs from these starting points, with these settings of the regulariser."""
     results = cohort.train([_at(own, x, keys) for own, x in zip(runs, starts, strict=True)])
     failed = next((own.failure for own in results if own.model is None), "")
@@ -195,13 +195,13 @@ def _trained(runs: Sequence[Setup], starts: Sequence[Array], keys: Mapping[str, 
     return [cast(Array, own.model) for own in results]
 
 
-def _at(setup: Setup, start: Array, keys: Mapping[str, Value]) -> Setup:
+def _at(setup: PreparedRun, start: Array, keys: Mapping[str, Value]) -> PreparedRun:
     config = setup.config.put(keys)
     h, algorithm = regulariser_of(config, setup.objective), cast(Any, setup.algorithm)
     return replace(setup, config=config, algorithm=replace(algorithm, regulariser=h), start=start)
 
 
-def _loss(setup: Setup, x: Array, rows: Batch) -> float:
+def _loss(setup: PreparedRun, x: Array, rows: Batch) -> float:
     """The mean loss of rows, weighted as in F."""
     losses = cast(RowLosses, setup.objective).losses(x, rows)
     return float(np.average(losses, weights=rows.weights))

@@ -15,10 +15,10 @@ from twinflower.sums.plan import SumPlan
 
 from ..runs.central import weighted
 from ..runs.method import through_sums, with_sizes
-from ..runs.setup import Setup
+from ..runs.setup import PreparedRun
 
 
-def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
+def held_out(setup: PreparedRun, share: float) -> tuple[PreparedRun, Batch]:
     """Hold out a share of every client's training rows; return the remaining set-up and these rows, weighted as in F.
 
     The rows are drawn from (seed, "split", client). A client with at least two rows keeps at least one and holds out at
@@ -28,7 +28,7 @@ def held_out(setup: Setup, share: float) -> tuple[Setup, Batch]:
     return _held(setup, *_parts(setup, share))
 
 
-def folds(setup: Setup, count: int) -> list[tuple[Setup, Batch]]:
+def folds(setup: PreparedRun, count: int) -> list[tuple[PreparedRun, Batch]]:
     """Divide every client's training rows into `count` folds of equal sizes, up to one row or, with groups, of equal
     numbers of groups, of which each is in one fold. For each fold, return the
     set-up on the other rows, and the fold's rows, weighted as in F.
@@ -64,12 +64,12 @@ def _folded(rows: Index, places: Index, count: int) -> list[Index]:
     return np.split(rows, np.searchsorted(places, [own[0] for own in groups[1:]]))
 
 
-def _groups(setup: Setup, rows: Index) -> Index | None:
+def _groups(setup: PreparedRun, rows: Index) -> Index | None:
     """The groups of these rows, None for data without a group column."""
     return None if setup.dataset.groups is None else setup.dataset.groups[rows]
 
 
-def _held(setup: Setup, kept: Sequence[Index], given: Sequence[Index]) -> tuple[Setup, Batch]:
+def _held(setup: PreparedRun, kept: Sequence[Index], given: Sequence[Index]) -> tuple[PreparedRun, Batch]:
     """The set-up on the kept rows, and the given ones, weighted as in F."""
     data, given_rows = setup.dataset, _grouped([rows for rows in given if len(rows)])
     shards = Shards.grouped(data.features, data.labels, given_rows.rows, given_rows.offsets, data.row_weights)
@@ -77,7 +77,7 @@ def _held(setup: Setup, kept: Sequence[Index], given: Sequence[Index]) -> tuple[
     return _on(setup, kept, held), held
 
 
-def split(setup: Setup, share: float) -> tuple[Setup, list[Batch]]:
+def split(setup: PreparedRun, share: float) -> tuple[PreparedRun, list[Batch]]:
     """Hold out the same rows as `held_out`; return the remaining set-up and every client's held-out rows."""
     kept, given = _parts(setup, share)
     data = setup.dataset
@@ -85,7 +85,7 @@ def split(setup: Setup, share: float) -> tuple[Setup, list[Batch]]:
     return _on(setup, kept, tested), [Batch(data.features[rows], data.labels[rows]) for rows in given]
 
 
-def _parts(setup: Setup, share: float) -> tuple[list[Index], list[Index]]:
+def _parts(setup: PreparedRun, share: float) -> tuple[list[Index], list[Index]]:
     """The numbers of the rows that every client keeps, and of those that it holds out."""
     require(
         setup.dataset.unscaled is None,
@@ -101,7 +101,7 @@ def _parts(setup: Setup, share: float) -> tuple[list[Index], list[Index]]:
     return kept, given
 
 
-def _on(setup: Setup, kept: Sequence[Index], held: Batch) -> Setup:
+def _on(setup: PreparedRun, kept: Sequence[Index], held: Batch) -> PreparedRun:
     """The set-up on the kept rows, tested on the held-out ones, its algorithm and plan adjusted to the clients'
     numbers of rows."""
     data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)

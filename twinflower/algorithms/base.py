@@ -117,7 +117,7 @@ class LocalMethod(Messages):
             return gradient_release(bounds, workload)
         return Release(SENSITIVITIES[self.sensitivity](bounds, self.step(round_), self.pull, workload))
 
-    def departure(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
+    def local_start_and_shift(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
         """The starting point of a client's local loop (d,), and its public shift."""
         return inbox.x0, 0.0
 
@@ -125,18 +125,18 @@ class LocalMethod(Messages):
         self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int, sigma: float
     ) -> Rounding:
         """The bound for the local loop, or with privacy "gradient" for each of its gradients."""
-        start, shift = self.departure(state, inbox)
+        start, shift = self.local_start_and_shift(state, inbox)
         constant, eta = length(np.asarray(shift - self.pull * inbox.x0)), self.step(round_)
         if self.privacy != "gradient":
             info = eta, self.pull, workload, self.sensitivity
             return loop_rounding(bounds, *info, length(start), constant)
         noisy = bounds.gradient + MOST_DRAWN * sigma * math.sqrt(start.size)
-        kinks, curvature = self.kinks(start.size)
+        kinks, curvature = self.subgradient_bounds(start.size)
         factor = step_factor(bounds, eta, self.pull, curvature)
         points = farthest(length(start), eta, factor, workload.steps - 1, noisy + constant + kinks)
         return Rounding(bounds.gradient + bounds.steepest * points, points)
 
-    def kinks(self, d: int) -> tuple[float, float]:
+    def subgradient_bounds(self, d: int) -> tuple[float, float]:
         """`Subdifferentiable.subgradient_bound` of the subgradients that are added to the local gradients."""
         return 0.0, 0.0
 

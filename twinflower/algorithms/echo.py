@@ -23,7 +23,7 @@ from .algorithm import Algorithm
 from .layout import FloatCount, Layout, Point
 
 
-class Tentative(NamedTuple):
+class Unacknowledged(NamedTuple):
     """A client's variable before its last reply (..., d), after it (..., d), and that reply's round (...,)."""
 
     before: Array
@@ -34,31 +34,31 @@ class Tentative(NamedTuple):
 def vectors_of(count: int) -> Layout:
     """The layout of a variable of this many vectors, side by side (..., count d)."""
     return Layout(
-        Tentative, Point("before", per_entry=count), Point("after", per_entry=count), FloatCount("round")
+        Unacknowledged, Point("before", per_entry=count), Point("after", per_entry=count), FloatCount("round")
     )
 
 
-TENTATIVE, PAIR = vectors_of(1), vectors_of(2)
+UNACKNOWLEDGED, PAIR = vectors_of(1), vectors_of(2)
 
 
 class Echoed(Algorithm):
-    """A method whose state is a `Tentative`, and whose server counts every reply that arrives. (That of a networked
-    method does not count replies of clients that it has removed.)"""
+    """A method whose state is an `Unacknowledged`, and whose server counts every reply that arrives. (The server of a
+    networked method does not count replies of clients that it has removed.)"""
 
     needs_client_state: ClassVar[bool] = True
 
 
-def unsent(variable: Array) -> Tentative:
+def initial(variable: Array) -> Unacknowledged:
     """The state before the first reply, with this variable (..., d)."""
-    return Tentative(variable, variable, np.zeros(variable.shape[:-1], variable.dtype))
+    return Unacknowledged(variable, variable, np.zeros(variable.shape[:-1], variable.dtype))
 
 
-def untouched(start: Array) -> Tentative:
+def untouched(start: Array) -> Unacknowledged:
     """The initial state: zero, and no reply yet."""
-    return unsent(np.zeros_like(start))
+    return initial(np.zeros_like(start))
 
 
-def confirmed(state: Tentative, heard: Index) -> Array:
+def confirmed(state: Unacknowledged, heard: Index) -> Array:
     """The variable (..., d) as counted by the server. heard (...,): the round that the request echoes."""
     counted = state.round == heard
     if np.count_nonzero(counted) == counted.size:  # the usual case; faster than all()
@@ -66,9 +66,9 @@ def confirmed(state: Tentative, heard: Index) -> Array:
     return np.where(counted[..., None], state.after, state.before)
 
 
-def tentative(before: Array, after: Array, round_: int) -> Tentative:
+def unacknowledged(before: Array, after: Array, round_: int) -> Unacknowledged:
     """The client's state after its reply in this round."""
-    return Tentative(before, after, np.full(after.shape[:-1], round_, after.dtype))
+    return Unacknowledged(before, after, np.full(after.shape[:-1], round_, after.dtype))
 
 
 def nobody_heard(start: Array, num_clients: int) -> Index:
@@ -76,7 +76,7 @@ def nobody_heard(start: Array, num_clients: int) -> Index:
     return np.zeros(start.shape[:-1] + (num_clients,), dtype=np.int64)
 
 
-def hear(heard: Index, clients: Index, round_: int | Index) -> Index:
+def acknowledge(heard: Index, clients: Index, round_: int | Index) -> Index:
     """The record (..., N) after the replies of clients (..., K) in this round were counted."""
     if clients.shape[-1] == heard.shape[-1]:
         return np.full(heard.shape, round_)  # all clients

@@ -49,7 +49,7 @@ from ..settings import Setting, above, at_least
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .base import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .echo import Tentative, confirmed, hear, tentative, unsent, vectors_of
+from .echo import Unacknowledged, acknowledge, confirmed, initial, unacknowledged, vectors_of
 from .echoed_prox import MeanServer, TracksMean
 from .layout import Layout
 from .messages import Upload
@@ -95,13 +95,13 @@ class FedADMM(TracksMean):
         """The layout of y and z, and of w for a warm start."""
         return vectors_of(3 if self.local_start == "warm" else 2)
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with y = 0 and w = z = start."""
-        return unsent(np.concatenate([np.zeros_like(start), *self._kept(start, start)], -1))
+        return initial(np.concatenate([np.zeros_like(start), *self._kept(start, start)], -1))
 
     def client_update(
-        self, state: Tentative, inbox: Any, work: LocalWork
-    ) -> tuple[Tentative, Upload, Report]:
+        self, state: Unacknowledged, inbox: Any, work: LocalWork
+    ) -> tuple[Unacknowledged, Upload, Report]:
         """Take local steps on L_i, then the dual step, and send the change of w + y/rho."""
         counted, x0 = confirmed(state, inbox.heard), inbox.x0
         y, z, start = self._parts(counted, x0)
@@ -109,7 +109,7 @@ class FedADMM(TracksMean):
         y = y + self.rho * (w - x0)
         upload = self.message(w + y / self.rho - z, inbox, report)
         z = z + self.received(upload, x0.shape[-1])[0]
-        return tentative(counted, np.concatenate([y, *self._kept(z, w)], -1), work.round), upload, report
+        return unacknowledged(counted, np.concatenate([y, *self._kept(z, w)], -1), work.round), upload, report
 
     def _kept(self, z: Array, w: Array) -> tuple[Array, ...]:
         return (z, w) if self.local_start == "warm" else (z,)
@@ -119,7 +119,7 @@ class FedADMM(TracksMean):
         y, z, *w = np.split(counted, counted.shape[-1] // x0.shape[-1], -1)
         return y, z, w[0] if w else x0
 
-    def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
+    def local_start_and_shift(self, state: Unacknowledged, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0, or at the last w for a warm start, with shift y."""
         y, _, start = self._parts(confirmed(state, inbox.heard), inbox.x0)
         return start, y
@@ -131,7 +131,7 @@ class FedADMM(TracksMean):
         eta = self.server_step or self.weight(clients, server.heard.shape[-1])
         mean = server.mean + eta * mean_of_senders(changes, None, shares=shares)
         mean = mean.astype(server.mean.dtype, copy=False)
-        x0, heard = self.proximal(mean, 1.0 / self.rho), hear(server.heard, clients, round_)
+        x0, heard = self.proximal(mean, 1.0 / self.rho), acknowledge(server.heard, clients, round_)
         return self.averaged(server._replace(x0=x0, mean=mean, heard=heard), round_)
 
     def check_sum(self, steps: int) -> None:

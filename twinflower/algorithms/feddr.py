@@ -43,7 +43,7 @@ from ..settings import Rule, Setting, above
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .base import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .echo import Tentative, confirmed, hear, tentative, unsent, vectors_of
+from .echo import Unacknowledged, acknowledge, confirmed, initial, unacknowledged, vectors_of
 from .echoed_prox import MeanServer, TracksMean
 from .messages import Upload
 
@@ -73,13 +73,13 @@ class FedDR(TracksMean):
         """1/eta, the weight of the proximal term."""
         return 1.0 / self.eta
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with y = x = z = start."""
-        return unsent(np.concatenate([start, start, start], -1))
+        return initial(np.concatenate([start, start, start], -1))
 
     def client_update(
-        self, state: Tentative, inbox: Any, work: LocalWork
-    ) -> tuple[Tentative, Upload, Report]:
+        self, state: Unacknowledged, inbox: Any, work: LocalWork
+    ) -> tuple[Unacknowledged, Upload, Report]:
         """Move y, take local steps towards prox_{eta f}(y), and send the change of 2x - y."""
         counted, x0 = confirmed(state, inbox.heard), inbox.x0
         y, start, z = self._moved(counted, x0)                                  # line 5
@@ -87,14 +87,14 @@ class FedDR(TracksMean):
         x, report = self.local_loop(work, x0, shift, start, self.stopping_tolerance, self.subgradient)  # line 5
         upload = self.message(2 * x - y - z, inbox, report)                     # lines 5, 6
         z = z + self.received(upload, x0.shape[-1])[0]
-        return tentative(counted, np.concatenate([y, x, z], -1), work.round), upload, report
+        return unacknowledged(counted, np.concatenate([y, x, z], -1), work.round), upload, report
 
     def _moved(self, counted: Array, x0: Array) -> tuple[Array, Array, Array]:
         """The moved y, the point where the local steps start, and z, (..., d) each."""
         y, x, z = np.split(counted, 3, -1)
         return y + self.alpha * (x0 - x), x if self.local_start == "warm" else x0, z
 
-    def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
+    def local_start_and_shift(self, state: Unacknowledged, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0, or at the last x for a warm start, with shift (x0 - y)/eta for the moved y."""
         y, start, _ = self._moved(confirmed(state, inbox.heard), inbox.x0)
         return start, self.pull * (inbox.x0 - y)
@@ -105,7 +105,7 @@ class FedDR(TracksMean):
         changes, _ = self.received(uploads, server.x0.shape[-1])
         change = self.weight(clients, server.heard.shape[-1]) * mean_of_senders(changes, None, shares=shares)
         mean = (server.mean + change).astype(server.mean.dtype, copy=False)     # line 7
-        x0, heard = self.proximal(mean, self.eta), hear(server.heard, clients, round_)  # line 8
+        x0, heard = self.proximal(mean, self.eta), acknowledge(server.heard, clients, round_)  # line 8
         return self.averaged(server._replace(x0=x0, mean=mean, heard=heard), round_)
 
     def check_sum(self, steps: int) -> None:

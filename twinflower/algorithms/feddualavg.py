@@ -55,7 +55,7 @@ from ..problems.interfaces import Batch, Bounds
 from ..problems.regularisers import Zero, prox_each
 from ..work import LocalWork
 from .algorithm import length, to_nodes
-from .layout import Amount, Layout, Thinned
+from .layout import Amount, Layout, SparseVector
 from .messages import Upload
 from .proximal_steps import ProximalSteps
 
@@ -102,7 +102,7 @@ class FedDualAvg(ProximalSteps):
     def inbox(self) -> Layout:
         """The layout of z, the seed for rand-k, and s."""
         _, seed = self.point
-        return Layout(Inbox, Thinned("z", "kept", self.down), seed, Amount("elapsed"))
+        return Layout(Inbox, SparseVector("z", "kept", self.down), seed, Amount("elapsed"))
 
     def begin(self, inbox: Inbox) -> Array:
         """z."""

@@ -29,7 +29,15 @@ from ..settings import Setting, above
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
 from .base import check_pull
-from .echo import TENTATIVE, Tentative, confirmed, hear, nobody_heard, tentative, untouched
+from .echo import (
+    UNACKNOWLEDGED,
+    Unacknowledged,
+    acknowledge,
+    confirmed,
+    nobody_heard,
+    unacknowledged,
+    untouched,
+)
 from .echoed_prox import EchoedProx
 from .messages import Upload
 
@@ -65,9 +73,9 @@ class FedDyn(EchoedProx):
         """alpha, the weight of the proximal term."""
         return self.alpha
 
-    state = TENTATIVE
+    state = UNACKNOWLEDGED
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with dual = 0."""
         return untouched(start)
 
@@ -76,15 +84,15 @@ class FedDyn(EchoedProx):
         return Server(start, start, start, np.zeros_like(start), nobody_heard(start, num_clients), key)
 
     def client_update(
-        self, state: Tentative, inbox: Any, work: LocalWork
-    ) -> tuple[Tentative, Upload, Report]:
+        self, state: Unacknowledged, inbox: Any, work: LocalWork
+    ) -> tuple[Unacknowledged, Upload, Report]:
         """Take the local steps, then update the dual in the entries that are sent."""
         dual = confirmed(state, inbox.heard)
         x, report = self.descend(work, inbox.x0, -dual)
         upload = self.message(x, inbox, report)
-        return tentative(dual, dual + self._change(upload, inbox.x0), work.round), upload, report
+        return unacknowledged(dual, dual + self._change(upload, inbox.x0), work.round), upload, report
 
-    def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
+    def local_start_and_shift(self, state: Unacknowledged, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0 with shift -dual."""
         return inbox.x0, -confirmed(state, inbox.heard)
 
@@ -106,7 +114,7 @@ class FedDyn(EchoedProx):
         drift = server.drift - change.astype(x.dtype, copy=False)
         arrived = sent is None or sent.any(-2)
         mean = np.where(arrived, points - drift / self.alpha, points).astype(x.dtype, copy=False)
-        heard = hear(server.heard, clients, round_)
+        heard = acknowledge(server.heard, clients, round_)
         x0 = self.proximal(mean, 1.0 / self.alpha)
         return self.averaged(server._replace(x0=x0, mean=mean, drift=drift, heard=heard), round_)
 

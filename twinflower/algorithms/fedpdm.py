@@ -101,7 +101,7 @@ class FedPDM(FedPDMSettings):
             return Release(published_sensitivity(bounds, self.step(round_), self.rho, workload.steps))
         return super().release(bounds, workload, round_)
 
-    def departure(self, state: State, inbox: Any) -> tuple[Array, Array]:
+    def local_start_and_shift(self, state: State, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0, or at the last x for a warm start, with shift -dual."""
         return state.x if self.local_start == "warm" else inbox.x0, -state.dual
 

@@ -62,7 +62,18 @@ from ..errors import SettingError
 from ..work import LocalWork, Report, no_noise
 from .algorithm import to_nodes
 from .averaging import mean_over_clients, unbiased_mean
-from .echo import PAIR, TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, unsent
+from .echo import (
+    PAIR,
+    UNACKNOWLEDGED,
+    Echoed,
+    Unacknowledged,
+    acknowledge,
+    confirmed,
+    echo,
+    initial,
+    nobody_heard,
+    unacknowledged,
+)
 from .fedsgm_problem import Switching
 from .layout import Count, Entries, Fraction, Layout, Point
 from .relay import put_rows, rows_of_node
@@ -120,7 +131,7 @@ class FedSGM(Switching, Echoed):
     @property
     def state(self) -> Layout:
         """The layout of e_j, or of e_j and w."""
-        return PAIR if self.follows else TENTATIVE
+        return PAIR if self.follows else UNACKNOWLEDGED
 
     @cached_property
     def inbox(self) -> Layout:
@@ -134,10 +145,10 @@ class FedSGM(Switching, Echoed):
         values = Point("values", per_entry=0, extra=len(self.bounded))
         return Layout(Upload, Entries("y", "indices", self.up), values)
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with e_j = 0 and w = start."""
         rest = np.zeros_like(start)
-        return unsent(np.concatenate([rest, start], -1) if self.follows else rest)
+        return initial(np.concatenate([rest, start], -1) if self.follows else rest)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x = w = start and s = 0."""
@@ -166,7 +177,9 @@ class FedSGM(Switching, Echoed):
 
     # --------------------------------------------------------------------------------------------- the client
 
-    def client_update(self, state: Tentative, inbox: Inbox, work: LocalWork) -> tuple[Tentative, Upload, Report]:
+    def client_update(
+        self, state: Unacknowledged, inbox: Inbox, work: LocalWork
+    ) -> tuple[Unacknowledged, Upload, Report]:
         """Take E steps along the mixed gradient, and send a part of e_j and the way back, and the values at w."""
         rest, w = self._counted(state, inbox)
         end, values = self._steps(w, inbox, work)
@@ -176,9 +189,9 @@ class FedSGM(Switching, Echoed):
         rest = owed - self.received(v, w.shape[-1])[0]                          # (2)
         kept = (rest, w) if self.follows else (rest,)
         counted = confirmed(state, inbox.heard)
-        return tentative(counted, np.concatenate(kept, -1), work.round), Upload(v.y, v.indices, values), report
+        return unacknowledged(counted, np.concatenate(kept, -1), work.round), Upload(v.y, v.indices, values), report
 
-    def _counted(self, state: Tentative, inbox: Inbox) -> tuple[Array, Array]:
+    def _counted(self, state: Unacknowledged, inbox: Inbox) -> tuple[Array, Array]:
         """e_j, and the point w where the local steps start, (..., d) each."""
         counted = confirmed(state, inbox.heard)
         if not self.follows:
@@ -186,7 +199,7 @@ class FedSGM(Switching, Echoed):
         rest, w = np.split(counted, 2, -1)
         return rest, w + inbox.x0                                               # (5)
 
-    def departure(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
+    def local_start_and_shift(self, state: Any, inbox: Any) -> tuple[Array, Array | float]:
         """The point w where the local steps start, and no shift."""
         return self._counted(state, inbox)[1], 0.0
 
@@ -215,7 +228,7 @@ class FedSGM(Switching, Echoed):
             switch=switch,
             bound=bound,
             followed=followed,
-            heard=hear(server.heard, clients, round_),
+            heard=acknowledge(server.heard, clients, round_),
         )
         if self.final_model != "average":
             return self.averaged(after, round_)  # type: ignore[no-any-return]

@@ -5,7 +5,7 @@ strict unpacking (only arrays that packing could have written are accepted), the
 stored state. d is the number of entries of the model, and dtype the floating-point type of the run's numbers: that of
 its starting point.
 
-    Layout(Inbox, Thinned("x0", "kept", TopK(0.5)), Count("heard"), Seed("seed"))
+    Layout(Inbox, SparseVector("x0", "kept", TopK(0.5)), Count("heard"), Seed("seed"))
 """
 
 from abc import ABC, abstractmethod
@@ -84,7 +84,7 @@ class Point(Field):
         return [(self.entries(d),)]
 
 
-class Cells(Field):
+class MaskedInts(Field):
     """A vector of d integers modulo 2^64."""
 
     def __init__(self, name: str) -> None:
@@ -182,7 +182,7 @@ class Seed(Count):
         return np.uint64
 
 
-class Absent(Field):
+class Constant(Field):
     """A field that is not sent, because both sides know its value."""
 
     def __init__(self, name: str, value: NDArray[Any]) -> None:
@@ -209,7 +209,7 @@ class Absent(Field):
         return [self.value.shape]
 
 
-class Thinned(Field):
+class SparseVector(Field):
     """A vector (d,) reduced to its largest entries, and the indices of these (k,), or (0,) if all entries are kept."""
 
     def __init__(self, name: str, kept: str, sparsifier: TopK) -> None:

@@ -109,7 +109,7 @@ def decayed(step_size: float, decay: float, round_: int) -> float:
     return step_size / round_**decay
 
 
-def reach(step_size: float, mu: float, steps: Index) -> Array:
+def path_length(step_size: float, mu: float, steps: Index) -> Array:
     """The distance covered by Q steps along a constant unit gradient: eta sum_{j<Q} (1 - eta mu)^j, for steps (...,).
 
     It is Q eta for mu = 0. For mu > 0 it tends to 1/mu, the prox step of FedPDM and FedDyn.

@@ -19,7 +19,7 @@ from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatt
 from ..work import Report
 from .algorithm import Algorithm, to_nodes
 from .averaging import mean_of_senders
-from .layout import Absent, Count, Entries, Field, Layout, Point, Seed, Thinned
+from .layout import Constant, Count, Entries, Field, Layout, Point, Seed, SparseVector
 
 
 class Inbox(NamedTuple):
@@ -141,13 +141,13 @@ class Messages(Algorithm):
     @property
     def point(self) -> tuple[Field, ...]:
         """The fields of `Inbox`, to be reused by methods that send more."""
-        seed = Seed("seed") if self._seeded else Absent("seed", np.zeros((), dtype=np.uint64))
-        return Thinned("x0", "kept", self.down), seed
+        seed = Seed("seed") if self._seeded else Constant("seed", np.zeros((), dtype=np.uint64))
+        return SparseVector("x0", "kept", self.down), seed
 
     @cached_property
     def upload(self) -> Layout:
         """The layout of the entries sent, and of the number of steps where the server needs it."""
-        steps = Count("steps", least=1) if self.counts_steps else Absent("steps", np.empty(0, dtype=np.int64))
+        steps = Count("steps", least=1) if self.counts_steps else Constant("steps", np.empty(0, dtype=np.int64))
         return Layout(Upload, Entries("y", "indices", self.up), steps)
 
 

@@ -103,7 +103,7 @@ class MRMTL(LocalMethod):
         w, report = self.local_loop(work, inbox.x0, 0.0, state.x)               # (1)
         return Vector(w), self.message(w, inbox, report), report
 
-    def departure(self, state: Vector, inbox: Any) -> tuple[Array, float]:
+    def local_start_and_shift(self, state: Vector, inbox: Any) -> tuple[Array, float]:
         """The local loop starts at the client's own model, without a shift."""
         return state.x, 0.0
 

@@ -120,10 +120,10 @@ def _move(dual: _Dual, nu: Array, slope: Array, free: Mask) -> tuple[Array, Mask
     """Take one Newton step. A multiplier that reaches a limit is fixed there and no longer free."""
     step = dual.newton(nu, slope, free)
     with np.errstate(divide="ignore", invalid="ignore"):
-        reach = np.where(step, np.where(step > 0, dual.penalty - nu, nu) / abs(step), np.inf)
-    first, t = reach.argmin(), dual.along(nu, step, slope)
-    moved = np.clip(nu + min(t, reach[first]) * step, 0, dual.penalty)
-    if t >= reach[first]:
+        step_to_bound = np.where(step, np.where(step > 0, dual.penalty - nu, nu) / abs(step), np.inf)
+    first, t = step_to_bound.argmin(), dual.along(nu, step, slope)
+    moved = np.clip(nu + min(t, step_to_bound[first]) * step, 0, dual.penalty)
+    if t >= step_to_bound[first]:
         moved[first] = dual.penalty if step[first] > 0 else 0.0
         free = free & (np.arange(len(nu)) != first)
     return moved, free

@@ -26,7 +26,7 @@ import numpy as np
 from ..arrays import Array, Index
 from ..settings import Setting, above
 from ..work import LocalWork, Report
-from .echo import PAIR, Tentative, confirmed, tentative, unsent
+from .echo import PAIR, Unacknowledged, confirmed, initial, unacknowledged
 from .layout import Count, FloatCount, Layout, Point
 from .messages import Vector
 from .relay import Relayed, Server, of_node, rows_of_node
@@ -59,9 +59,9 @@ class NetworkedADMM(Relayed):
         degree = FloatCount("degree", 1, self.info.num_clients - 1)
         return Layout(Inbox, Point("neighbours"), Point("gain"), degree, Count("heard"))
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with gamma = 0 and w~ = start."""
-        return unsent(np.concatenate([np.zeros_like(start), start], -1))
+        return initial(np.concatenate([np.zeros_like(start), start], -1))
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """Send each client the sum of its neighbours' messages and its missing dual steps."""
@@ -69,14 +69,14 @@ class NetworkedADMM(Relayed):
         return Inbox(neighbours, gain, of_node(self.relay.live_degrees(server), node), of_node(server.heard, node))
 
     def client_update(
-        self, state: Tentative, inbox: Inbox, work: LocalWork
-    ) -> tuple[Tentative, Vector, Report]:
+        self, state: Unacknowledged, inbox: Inbox, work: LocalWork
+    ) -> tuple[Unacknowledged, Vector, Report]:
         """Apply the dual steps of the previous rounds, then take one ADMM step on the first batch."""
         counted = confirmed(state, inbox.heard)
         dual, own, pull = self.pulled(counted, inbox)
         w = self.primal(work, own, pull, inbox.degree)
         sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
-        return tentative(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
+        return unacknowledged(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
 
     def pulled(self, counted: Array, inbox: Inbox) -> tuple[Array, Array, Array]:
         """The dual, the client's last message, and the gradient of the public terms of the local problem, (..., d)

@@ -27,7 +27,7 @@ from ..problems.interfaces import Bounds
 from ..problems.objectives import LinearModel
 from ..work import LocalWork
 from .algorithm import length
-from .echo import Tentative, confirmed
+from .echo import Unacknowledged, confirmed
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GrowingBudget
 
@@ -84,7 +84,7 @@ class PADMM(NetworkedADMM, GrowingBudget):
         return w
 
     def rounding(
-        self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
+        self, state: Unacknowledged, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
     ) -> Rounding:
         """The bound for the steps near the argmin, and for the distance that is left to it.
 

@@ -23,7 +23,7 @@ from ..settings import Setting, above
 from ..work import LocalWork, Report, no_noise
 from .averaging import mean_of_senders
 from .base import LocalMethod
-from .local import reach
+from .local import path_length
 from .messages import NOTHING, Nothing, Upload
 
 _ROUNDED = 32  # values that a step with a prox rounds, none longer than its argument; groups of up to 40 classes
@@ -72,7 +72,7 @@ class ProximalSteps(LocalMethod):
         shares = self.info.shares(clients)
         changes, sent = self.received(uploads, u.shape[-1])
         moved = u + self.server_step * mean_of_senders(changes, sent, shares=shares)
-        length = self.server_step * np.average(reach(self.step(round_), 0.0, uploads.steps), -1, shares)
+        length = self.server_step * np.average(path_length(self.step(round_), 0.0, uploads.steps), -1, shares)
         return moved.astype(u.dtype, copy=False), np.asarray(length, u.dtype)
 
     def rounding(

@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays import Array, Index
 from ..errors import SettingError
 from ..privacy.accountant import classical_noise_multiplier
-from ..privacy.load import Load, Participation
+from ..privacy.load import Participation, PrivacyLoad
 from ..privacy.plan import Plan, Target
 from ..privacy.release import geometric_sum, step_factor
 from ..problems.batches import Workload
@@ -119,7 +119,7 @@ def published_plan(
     asked: Participation, target: Target, rule: PublishedRule,
 ) -> Plan:  # fmt: skip
     """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
-    load, costs = Load.of(algorithm, bounds, workloads, asked), true_costs(algorithm, bounds, workloads, asked)
+    load, costs = PrivacyLoad.of(algorithm, bounds, workloads, asked), true_costs(algorithm, bounds, workloads, asked)
     z = np.full(len(workloads), target.noise_multiplier)
     if target.epsilon:
         of_client = (target.epsilon, target.delta)

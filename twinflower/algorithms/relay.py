@@ -33,7 +33,7 @@ from ..settings import SHARE, Setting, at_least, between, check_settings
 from .algorithm import NO_INFO, RunInfo
 from .averaging import mean_over_clients
 from .base import StepDecay, StepSize
-from .echo import hear, nobody_heard
+from .echo import acknowledge, nobody_heard
 from .local import decayed
 from .messages import Dense, check_mode
 
@@ -94,12 +94,12 @@ class Relay:
         """The last messages of all clients after those of clients (..., K), and how long each has been silent."""
         if not self.dead_after:
             everyone = clients.shape[-1] == server.silent.shape[-1]
-            silent = np.zeros_like(server.silent) if everyone else hear(server.silent + 1, clients, 0)
+            silent = np.zeros_like(server.silent) if everyone else acknowledge(server.silent + 1, clients, 0)
             return put_rows(server.w, clients, messages), silent
         there = of_node(self.alive(server), clients)  # a cohort may include dead clients
         received = np.where(there[..., None], messages, rows_of_node(server.w, clients))
         silent = np.where(there, 0, of_node(server.silent, clients) + 1)
-        return put_rows(server.w, clients, received), hear(server.silent + 1, clients, silent)
+        return put_rows(server.w, clients, received), acknowledge(server.silent + 1, clients, silent)
 
     def step(self, server: Server, w: Array, silent: Index, round_: int) -> Server:
         """The state after the dual step of every edge, given the last messages w (..., N, d)."""

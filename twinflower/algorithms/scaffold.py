@@ -32,8 +32,18 @@ from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .algorithm import to_nodes
 from .averaging import mean_of_senders
-from .echo import TENTATIVE, Echoed, Tentative, confirmed, echo, hear, nobody_heard, tentative, untouched
-from .layout import Count, Layout, Thinned
+from .echo import (
+    UNACKNOWLEDGED,
+    Echoed,
+    Unacknowledged,
+    acknowledge,
+    confirmed,
+    echo,
+    nobody_heard,
+    unacknowledged,
+    untouched,
+)
+from .layout import Count, Layout, SparseVector
 from .messages import Upload
 from .server_prox import ServerProx
 
@@ -71,14 +81,14 @@ class Scaffold(ServerProx, Echoed):
     title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
     counts_steps: ClassVar[bool] = True
 
-    state = TENTATIVE
+    state = UNACKNOWLEDGED
 
     @cached_property
     def inbox(self) -> Layout:
         """The layout of c, the echo, x0, and the seed for rand-k."""
-        return Layout(Inbox, Thinned("control", "control_kept", self.down), Count("heard"), *self.point)
+        return Layout(Inbox, SparseVector("control", "control_kept", self.down), Count("heard"), *self.point)
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with c_i = 0."""
         return untouched(start)
 
@@ -93,16 +103,16 @@ class Scaffold(ServerProx, Echoed):
         return Inbox(x0, kept, seed, echo(server.heard, node), to_nodes(c, node), to_nodes(c_kept, node))
 
     def client_update(
-        self, state: Tentative, inbox: Any, work: LocalWork
-    ) -> tuple[Tentative, Upload, Report]:
+        self, state: Unacknowledged, inbox: Any, work: LocalWork
+    ) -> tuple[Unacknowledged, Upload, Report]:
         """Take local steps corrected by c - c_i, then update c_i in the entries that are sent."""
         x0, c = inbox.x0, inbox.control
         own = confirmed(state, inbox.heard)
         x, report = self.descend(work, x0, c - own)
         upload = self.message(x, inbox, report)
-        return tentative(own, own + self._change(upload, x0, c, work.round), work.round), upload, report
+        return unacknowledged(own, own + self._change(upload, x0, c, work.round), work.round), upload, report
 
-    def departure(self, state: Tentative, inbox: Any) -> tuple[Array, Array]:
+    def local_start_and_shift(self, state: Unacknowledged, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0 with shift c - c_i."""
         return inbox.x0, inbox.control - confirmed(state, inbox.heard)
 
@@ -121,7 +131,7 @@ class Scaffold(ServerProx, Echoed):
         mean = self.exact_mean(server, y, sent, self.info.shares(clients))
         control = server.control + self._mean_change(server, uploads, mean, clients, round_)
         after: Server = self.step_to(mean.astype(y.dtype, copy=False), server, uploads, clients, round_)
-        return after._replace(control=control, heard=hear(server.heard, clients, round_))
+        return after._replace(control=control, heard=acknowledge(server.heard, clients, round_))
 
     def _mean_change(self, server: Server, uploads: Upload, mean: Array, clients: Index, round_: int) -> Array:
         """The sum of p_i (c_i+ - c_i) (..., d) over the sampled clients, with p_i = 1/N, or N_i/N with rows as weights.

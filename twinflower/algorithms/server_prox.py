@@ -1,7 +1,7 @@
 """How h is treated if clients take local gradient steps from x0: by a prox at the server, or in the local steps.
 
-"server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.reach`, Q eta for FedAvg: the
-                     distance that the local steps cover along a constant unit gradient. Its fixed point solves
+"server-prox"        x0 <- prox_h(mean x, s) with s the mean over the clients of `local.path_length`, Q eta for FedAvg:
+                     the distance that the local steps cover along a constant unit gradient. Its fixed point solves
                      0 in dh(x0) + (1/s)(x0 - mean x): the optimality condition, but with local gradients averaged
                      along the clients' paths from x0 rather than taken at x0. One full-batch step is exactly
                      proximal gradient descent; several steps, or unequal ones, stay O(s) away from the optimum.
@@ -24,7 +24,7 @@ from ..problems.regularisers import Subdifferentiable, Zero, prox_each
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .base import LocalMethod
-from .local import LocalEnd, Subgradient, reach
+from .local import LocalEnd, Subgradient, path_length
 from .messages import Upload
 
 
@@ -70,8 +70,8 @@ class ServerProx(LocalMethod):
         local = self.composite == "local-subgradient" and not isinstance(h, Zero)
         return h.subgradient if local and isinstance(h, Subdifferentiable) else None
 
-    def kinks(self, d: int) -> tuple[float, float]:
-        """See `LocalMethod.kinks`."""
+    def subgradient_bounds(self, d: int) -> tuple[float, float]:
+        """See `LocalMethod.subgradient_bounds`."""
         h = self.regulariser
         return h.subgradient_bound(d) if self.subgradient and isinstance(h, Subdifferentiable) else (0.0, 0.0)
 
@@ -86,8 +86,8 @@ class ServerProx(LocalMethod):
         return self.averaged(server._replace(x0=x0, mean=mean), round_)
 
     def reached(self, uploads: Upload, clients: Index, round_: int) -> Array:
-        """s, the mean (...,) of `local.reach` over the clients that replied."""
-        reached, shares = reach(self.step(round_), self.pull, uploads.steps), self.info.shares(clients)
+        """s, the mean (...,) of `local.path_length` over the clients that replied."""
+        reached, shares = path_length(self.step(round_), self.pull, uploads.steps), self.info.shares(clients)
         return reached.mean(-1) if shares is None else np.average(reached, -1, shares)  # type: ignore[no-any-return]
 
     def proximal(self, u: Array, step: Array | float) -> Array:

@@ -46,7 +46,15 @@ from ..settings import Setting, between, one_of
 from ..sparsifiers import SPARSIFIERS, kept_entries
 from ..work import LocalWork, Report
 from .averaging import mean_of_senders
-from .echo import TENTATIVE, Tentative, confirmed, hear, nobody_heard, tentative, untouched
+from .echo import (
+    UNACKNOWLEDGED,
+    Unacknowledged,
+    acknowledge,
+    confirmed,
+    nobody_heard,
+    unacknowledged,
+    untouched,
+)
 from .echoed_prox import EchoedProx
 from .isrl_dp import ISRLDP
 from .messages import Upload
@@ -77,9 +85,9 @@ class SoteriaFL(EchoedProx, ISRLDP):
         float, Setting("share of the difference by which an entry that is sent moves its shift", between(0, 1))
     ] = field(default=1.0, kw_only=True)
 
-    state = TENTATIVE
+    state = UNACKNOWLEDGED
 
-    def init_client(self, start: Array) -> Tentative:
+    def init_client(self, start: Array) -> Unacknowledged:
         """Start with s_i = 0."""
         return untouched(start)
 
@@ -88,14 +96,14 @@ class SoteriaFL(EchoedProx, ISRLDP):
         return Server(start, np.zeros_like(start), start, nobody_heard(start, num_clients), key)
 
     def client_update(
-        self, state: Tentative, inbox: Any, work: LocalWork
-    ) -> tuple[Tentative, Upload, Report]:
+        self, state: Unacknowledged, inbox: Any, work: LocalWork
+    ) -> tuple[Unacknowledged, Upload, Report]:
         """Send entries of the difference between the (noisy) gradient at x0 and the shift, and move the shift."""
         own, once = confirmed(state, inbox.heard), work.one_step()
         g = work.noise(work.gradient(inbox.x0))                                 # (1)
         upload = self.message(g - own, inbox, once)                             # (2)
         after = own + self.shift_step * self._difference(upload, own)           # (3)
-        return tentative(own, after, work.round), upload, once
+        return unacknowledged(own, after, work.round), upload, once
 
     def _difference(self, upload: Upload, like: Array) -> Array:
         """v_i / (1 + omega) (..., d): the entries sent, and 0 elsewhere."""
@@ -112,7 +120,7 @@ class SoteriaFL(EchoedProx, ISRLDP):
         change = self.shift_step * self.weight(clients, server.heard.shape[-1]) * mean
         after = server._replace(
             shift=shift + change.astype(shift.dtype, copy=False),               # (5)
-            heard=hear(server.heard, clients, round_),
+            heard=acknowledge(server.heard, clients, round_),
         )
         return self.stepped(after, shift + self.scale(shift.shape[-1]) * mean, round_)  # (4)
 

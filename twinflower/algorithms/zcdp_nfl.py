@@ -23,7 +23,7 @@ from ..problems.regularisers import Zero
 from ..settings import Setting, one_of
 from ..work import LocalWork
 from .algorithm import length
-from .echo import Tentative, confirmed
+from .echo import Unacknowledged, confirmed
 from .networked_admm import Inbox, NetworkedADMM
 from .relay import GradientSteps, GrowingBudget
 
@@ -60,7 +60,7 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         return self.prox(w, eta * shrink) if self.composite == "prox" else w
 
     def rounding(
-        self, state: Tentative, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
+        self, state: Unacknowledged, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
     ) -> Rounding:
         """The bound for the sum of gradients in the local step."""
         _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)

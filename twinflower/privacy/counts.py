@@ -67,9 +67,11 @@ def paid_twice(unit: Unit) -> int:
     return 1 if unit.rows == 1 else 2
 
 
-def count_release(replaced: int, touched: int = 1, bins: ScoreBins = NO_BINS) -> Release:
+def count_release(replaced: int, affected_releases: int = 1, bins: ScoreBins = NO_BINS) -> Release:
     """The release of a client's `summed` numbers, of whose rows so many are replaced together."""
-    return Release(float(replaced) * (2 * math.sqrt(bins.histograms) if bins.number else 1.0), touched)
+    return Release(
+        float(replaced) * (2 * math.sqrt(bins.histograms) if bins.number else 1.0), affected_releases
+    )
 
 
 class Accuracy(NamedTuple):

@@ -141,7 +141,7 @@ class Guard:
             round_,
             release.sensitivity,
             sigma,
-            release.touched,
+            release.affected_releases,
             cost,
             self.config,
             split=self.split,

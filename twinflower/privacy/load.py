@@ -31,8 +31,8 @@ class Planned(Protocol):
 
 
 class Shares(NamedTuple):
-    """The shares, below 1 in all, of every client's budget for what it releases besides the rounds: `Load.ranges` and
-    `Load.intervals`."""
+    """The shares, below 1 in all, of every client's budget for what it releases besides the rounds:
+    `PrivacyLoad.ranges` and `PrivacyLoad.intervals`."""
 
     ranges: float = 0.0
     intervals: float = 0.0
@@ -46,20 +46,20 @@ class Shares(NamedTuple):
 NOTHING_ELSE = Shares()
 
 
-class Load(NamedTuple):
+class PrivacyLoad(NamedTuple):
     """The participation of the clients in a run, as far as it determines their privacy cost.
 
     weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
-    rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. touched (N,): how many
-    releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts that a
-    client releases before round 1 (`data.ranges`). intervals (N,): the part that is for what it releases after the last
-    round, from which intervals follow (`models.released`).
+    rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. affected_releases (N,):
+    how many releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts
+    that a client releases before round 1 (`data.ranges`). intervals (N,): the part that is for what it releases after
+    the last round, from which intervals follow (`models.released`).
     """
 
     weights: Array
     rounds_in: Array
     shares: Array
-    touched: Index
+    affected_releases: Index
     ranges: Array
     intervals: Array
 
@@ -71,12 +71,12 @@ class Load(NamedTuple):
         workloads: Sequence[Workload],
         asked: Participation,
         others: "Shares" = NOTHING_ELSE,
-    ) -> "Load":
+    ) -> "PrivacyLoad":
         """The load of clients with these workloads; others: what else they release than the rounds. Raises SettingError
         if a release has no finite sensitivity."""
         releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
         check_sensitivities(np.array([release.sensitivity for release in releases.values()]))
-        touched = np.array([releases[workload].touched for workload in workloads])
+        affected_releases = np.array([releases[workload].affected_releases for workload in workloads])
         rounds = range(1, len(asked) + 1)
         weights = np.array([0.0, *(algorithm.release(bounds, workloads[0], t).weight for t in rounds)])
         rounds_in, shares = (
@@ -84,11 +84,11 @@ class Load(NamedTuple):
         )
         trained = np.where(rounds_in > 0, shares, weights.max()) / (1 - others.total)
         ranges, intervals = trained * others.ranges, trained * others.intervals
-        return cls(weights, rounds_in, shares + ranges + intervals, touched, ranges, intervals)
+        return cls(weights, rounds_in, shares + ranges + intervals, affected_releases, ranges, intervals)
 
     def mu(self, multipliers: Array) -> float:
         """The largest mu over all clients, which have these noise multipliers (N,)."""
-        return float((np.sqrt(self.shares * self.touched) / multipliers).max())
+        return float((np.sqrt(self.shares * self.affected_releases) / multipliers).max())
 
 
 def check_sensitivities(sensitivities: Array) -> None:
@@ -107,7 +107,7 @@ def check_sensitivities(sensitivities: Array) -> None:
 
 
 def shares_of(weights: Array, asked: Iterable[tuple[int, Sequence[int] | Index]], num_clients: int) -> Array:
-    """The sum of the weights (N,) of the rounds in which each client was sampled; weights as in `Load`."""
+    """The sum of the weights (N,) of the rounds in which each client was sampled; weights as in `PrivacyLoad`."""
     shares = np.zeros(num_clients)
     for round_, clients in asked:
         shares[np.asarray(clients)] += weights[round_]

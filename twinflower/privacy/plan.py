@@ -26,7 +26,7 @@ from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .charges import Ledger
 from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .load import NOTHING_ELSE, Load, Participation, Planned, Shares, shares_of
+from .load import NOTHING_ELSE, Participation, Planned, PrivacyLoad, Shares, shares_of
 from .mechanism import secret, seeded
 from .release import Release
 from .unit import ONE_RECORD, Unit
@@ -101,8 +101,8 @@ class Plan:
     """The noise of a run and its privacy cost, computed before the run starts.
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
-    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, touched, ranges, intervals: as in
-    `Load`.
+    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, affected_releases, ranges,
+    intervals: as in `PrivacyLoad`.
     mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
     refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
     `budget`. evaluation: on the clients' held-out rows, which is in all totals; None for none.
@@ -118,7 +118,7 @@ class Plan:
     weights: Array
     rounds_in: Array
     shares: Array
-    touched: Index
+    affected_releases: Index
     ranges: Array
     intervals: Array
     mu_limit: float
@@ -143,7 +143,7 @@ class Plan:
         """
         if algorithm.privacy not in ("public-state", "gradient"):
             raise SettingError(f"no plan for privacy '{algorithm.privacy}'")
-        load = Load.of(algorithm, bounds, workloads, asked, others)
+        load = PrivacyLoad.of(algorithm, bounds, workloads, asked, others)
         own_rule = _own_rule(target, algorithm, load.rounds_in)
         require(
             own_rule is None or target.training_share == 1,
@@ -202,14 +202,14 @@ class Plan:
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client."""
         others = max(self.ranges[client], self.intervals[client])
-        largest = max(self.weights.max(), others * self.touched[client])
+        largest = max(self.weights.max(), others * self.affected_releases[client])
         trained = float(self.multipliers[client]) / math.sqrt(largest)
         return min(trained, self.evaluation.multiplier) if self.evaluation else trained
 
     def release_of(self, part: Array, client: int, sensitivity: float) -> Release:
         """The release with this sensitivity for which a client has this part (N,) of `shares`: `ranges` for its counts
         before round 1, or `intervals`."""
-        return Release(sensitivity, weight=float(part[client] * self.touched[client]))
+        return Release(sensitivity, weight=float(part[client] * self.affected_releases[client]))
 
     def mu(self, shares: Array, last: int | None = None) -> Array:
         """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
@@ -227,7 +227,7 @@ class Plan:
 
     def _own_mu(self, shares: Array) -> Array:
         """`mu` of the training alone."""
-        costs = shares * self.touched if self.true_costs is None else self.true_costs
+        costs = shares * self.affected_releases if self.true_costs is None else self.true_costs
         return np.sqrt(costs) / self.multipliers  # type: ignore[no-any-return]
 
     def scaled_to(self, mu: float) -> "Plan":
@@ -243,7 +243,9 @@ class Plan:
         """
         done = list(asked)
         ended = any(round_ == len(self.weights) - 1 for round_, _ in done)
-        return self.ranges + ended * self.intervals + shares_of(self.weights, done, len(self.touched))
+        return (
+            self.ranges + ended * self.intervals + shares_of(self.weights, done, len(self.affected_releases))
+        )
 
     def guard(
         self, client: int, ledger: Ledger, *, seed: int | None = None, run: str = "", config: str = "",
@@ -262,7 +264,7 @@ class Plan:
         )  # fmt: skip
 
 
-def _multipliers(target: Target, load: Load) -> Array:
+def _multipliers(target: Target, load: PrivacyLoad) -> Array:
     """Each client's noise multiplier (N,), computed for its own rounds, which are public.
 
     With a target epsilon, every client spends exactly the target. A client that is never sampled needs no noise; its
@@ -271,7 +273,7 @@ def _multipliers(target: Target, load: Load) -> Array:
     if target.noise_multiplier:
         return np.full(len(load.shares), target.noise_multiplier)
     others = load.ranges + load.intervals
-    units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + others) * load.touched
+    units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + others) * load.affected_releases
     return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
 
 

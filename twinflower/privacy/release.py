@@ -24,19 +24,19 @@ MOST_DRAWN = 10.0
 class Release(NamedTuple):
     """The Gaussian releases of one round, each of this sensitivity (Euclidean norm).
 
-    touched: how many of them the replaced records can affect at most; a record is in one batch per epoch. weight > 0:
-    the round's budget relative to a round of weight 1. The noise has sigma = noise_multiplier * sensitivity /
-    sqrt(weight), and the round costs weight times as much mu^2.
+    affected_releases: how many of them the replaced records can affect at most; a record is in one batch per epoch.
+    weight > 0: the round's budget relative to a round of weight 1. The noise has sigma = noise_multiplier * sensitivity
+    / sqrt(weight), and the round costs weight times as much mu^2.
     """
 
     sensitivity: float
-    touched: int = 1
+    affected_releases: int = 1
     weight: float = 1.0
 
     @property
     def units(self) -> float:
         """The cost of the round in mu^2, multiplied by noise_multiplier^2."""
-        return self.touched * self.weight
+        return self.affected_releases * self.weight
 
     @property
     def spread(self) -> float:
@@ -69,8 +69,8 @@ def gradient_release(bounds: Bounds, workload: Workload) -> Release:
     epochs, batches = (
         -(-a // b) for a, b in ((workload.steps, workload.per_epoch), (workload.replaced, workload.rows))
     )
-    touched = min(workload.steps, epochs * batches)
-    return Release(2 * bounds.gradient * workload.replaced_in_batch / workload.rows, touched)
+    affected_releases = min(workload.steps, epochs * batches)
+    return Release(2 * bounds.gradient * workload.replaced_in_batch / workload.rows, affected_releases)
 
 
 @lru_cache

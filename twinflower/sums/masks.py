@@ -3,12 +3,12 @@
 The protocol follows Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017,
 without the recovery of sites that drop out: the sites are fixed at the start of a session, and a sum needs all of them.
 
-1. A site has an identity (an Ed25519 key) and the public keys of the sites that it accepts (`Circle`). People exchange
+1. A site has an identity (an Ed25519 key) and the public keys of the sites that it accepts (`Peers`). People exchange
    these keys; they do not come from the server.
 2. For a session the site generates an X25519 key and signs it together with the session's name, its own number, and the
    digest of the run's settings. The result is an `announcement` of fixed length.
 3. The server forwards all announcements, in the order of the sites, as the `roster`. A site accepts it only if it
-   contains every site of its circle exactly once, in order, with a valid signature for this session and these settings,
+   contains every site of its peers exactly once, in order, with a valid signature for this session and these settings,
    and its own announcement unchanged.
 4. For a round, the pair (i, j) derives a ChaCha20 key with HKDF-SHA256 from its X25519 secret, from the digest of
    everything that all sites must agree on (session, round, inbox, and the roster with all announcements), and from the
@@ -52,7 +52,7 @@ ANNOUNCEMENT = _HEAD.size + _SIGNATURE
 
 
 @dataclass(frozen=True)
-class Circle:
+class Peers:
     """The sites that a site accepts, itself included: their public Ed25519 keys (32 bytes each), by number."""
 
     keys: tuple[bytes, ...]
@@ -66,7 +66,7 @@ class Circle:
                 raise SettingError(f"the key of site {number} must have {KEY} bytes; got {len(key)}")
 
     @classmethod
-    def read(cls, text: str) -> "Circle":
+    def read(cls, text: str) -> "Peers":
         """Parse a file with a line `NUMBER KEY` for every site, the key in hexadecimal; # begins a comment.
 
         Raises SettingError for a malformed line, or unless each number from 0 to N - 1 occurs exactly once.
@@ -93,15 +93,15 @@ class Identity:
 
     number: int
     key: Ed25519PrivateKey
-    circle: Circle
+    peers: Peers
 
     def __post_init__(self) -> None:
-        if not 0 <= self.number < len(self.circle.keys):
+        if not 0 <= self.number < len(self.peers.keys):
             raise SettingError(
-                f"the peers file has no site {self.number}: it names {len(self.circle.keys)} sites"
+                f"the peers file has no site {self.number}: it names {len(self.peers.keys)} sites"
             )
         own = public_bytes(self.key)
-        if own != self.circle.keys[self.number]:
+        if own != self.peers.keys[self.number]:
             raise SettingError(
                 f"the peers file gives site {self.number} another public key than that of its own identity-key"
             )
@@ -131,13 +131,13 @@ class Session:
         """Check the roster and derive the shared secrets; ReplyError for a roster that this site does not accept."""
         own = identity.announce(name, settings, secret)
         parts = [roster[start : start + ANNOUNCEMENT] for start in range(0, len(roster), ANNOUNCEMENT)]
-        count = len(identity.circle.keys)
+        count = len(identity.peers.keys)
         _refuse(
             len(roster) != count * ANNOUNCEMENT,
             f"the list of sites has {len(parts)} entries, and this site's peers file has {count}",
         )
         for number, part in enumerate(parts):
-            _check(part, number, identity.circle.keys[number], name, settings)
+            _check(part, number, identity.peers.keys[number], name, settings)
         _refuse(
             parts[identity.number] != own,
             "the list of sites has another key of this site than the one that it made for the session; if the site has "
@@ -161,8 +161,8 @@ class Session:
 def simulated(sites: int, seed: int) -> list[Identity]:
     """The identities of simulated sites; their keys are derived from the seed and are not secret."""
     keys = [Ed25519PrivateKey.from_private_bytes(_digest(f"simulated site {seed} {n}")) for n in range(sites)]
-    circle = Circle(tuple(map(public_bytes, keys)))
-    return [Identity(number, key, circle) for number, key in enumerate(keys)]
+    peers = Peers(tuple(map(public_bytes, keys)))
+    return [Identity(number, key, peers) for number, key in enumerate(keys)]
 
 
 def inbox_digest(arrays: Iterable[NDArray[np.generic]]) -> bytes:

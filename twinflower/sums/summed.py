@@ -25,7 +25,7 @@ import numpy as np
 
 from ..algorithms import ALGORITHMS
 from ..algorithms.algorithm import Algorithm, RunInfo
-from ..algorithms.layout import Cells, Layout
+from ..algorithms.layout import Layout, MaskedInts
 from ..algorithms.messages import NOTHING, Messages, Nothing
 from ..arrays import Array, Index, Seeds
 from ..errors import SettingError
@@ -75,7 +75,7 @@ class Summed(Algorithm):
         object.__setattr__(self, "name", f"{self.algorithm.name} with trust sum")
 
     state = NOTHING
-    upload = Layout(Upload, Cells("cells"))
+    upload = Layout(Upload, MaskedInts("cells"))
 
     @property
     def regulariser(self) -> Regulariser:  # type: ignore[override]

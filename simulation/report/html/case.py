@@ -11,7 +11,7 @@ from twinflower.errors import SettingError
 from ...results.folder import has_ended
 from ...results.reading import read_clients, read_config, read_summary
 from ...runs.privacy import accounts, spent
-from ...runs.setup import Setup
+from ...runs.setup import PreparedRun
 from ...settings import Config
 from .sites import Site
 
@@ -45,7 +45,7 @@ class Case(NamedTuple):
         )  # fmt: skip
 
     @classmethod
-    def of_setup(cls, setup: Setup) -> "Case":
+    def of_setup(cls, setup: PreparedRun) -> "Case":
         """The case of a run before it starts, if every client that the plan samples takes part."""
         plan = setup.plan
         if plan is None:

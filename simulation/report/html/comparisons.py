@@ -14,8 +14,8 @@ from ...settings import Config, Value
 from ...settings.catalogue import DEFAULTS
 from ...settings.experiment import Experiment
 from ..compare import HEADINGS, Comparison, headings, row
+from ..labels import BITS, score_of, words
 from ..series import Series, by_round, limits, note, series
-from ..words import BITS, score_of, words
 from .case import Case
 from .charts import Chart, chart
 from .parts import Page, Section, Table

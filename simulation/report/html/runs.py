@@ -20,18 +20,18 @@ from ...results.resume import read_resumed
 from ...settings import Config
 from ...settings.catalogue import DEFAULTS
 from ...settings.columns import POINT_COLUMNS
+from ..labels import BITS, heading, score_of, words
 from ..series import Rows, by_round, columns_of_run, limits, measured
-from ..words import BITS, heading, score_of, words
 from .case import Case
 from .charts import Chart, chart
 from .coefficients import coefficients
 from .discrimination import discrimination
 from .parts import Fact, Page, Section, Table
 from .penalty import penalty
+from .privacy_text import rows_of
 from .sites import grouped, named, ranges
 from .statement import headline, proofs, statement
 from .survival import survival
-from .wording import rows_of
 
 MOST_ROWS = 40  # of a table
 _COLUMNS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "participants", "rejected")

@@ -16,10 +16,10 @@ from ...results.reading import digest, digests, flat, read_environment
 from ...results.writing import environment
 from ...runs.privacy import large_delta
 from ...settings import Config
-from ..books import HEADINGS as BOOK_HEADINGS
-from ..books import accounts as lifetimes
-from ..books import read_books
-from . import wording
+from ..ledger_report import HEADINGS as BOOK_HEADINGS
+from ..ledger_report import accounts as lifetimes
+from ..ledger_report import read_books
+from . import privacy_text
 from .case import Case
 from .parts import Chance, Odds, Section, Table
 from .sites import Site, grouped, named
@@ -31,9 +31,9 @@ _MOST_GROUPS = 20  # of sites in the table of what was charged
 def statement(case: Case) -> list[Section]:
     """The statement, without what only a page of its own says (`page`)."""
     if case.privacy is None:
-        return [Section("What is protected", [wording.NO_PRIVACY])]
+        return [Section("What is protected", [privacy_text.NO_PRIVACY])]
     if case.privacy["mu"] is None:
-        return [Section("What is protected", [wording.NO_GUARANTEE, _sentence(case.privacy)])]
+        return [Section("What is protected", [privacy_text.NO_GUARANTEE, _sentence(case.privacy)])]
     parts = (
         _protected(case, case.privacy),
         _against(case, case.privacy),
@@ -46,18 +46,18 @@ def statement(case: Case) -> list[Section]:
 def headline(case: Case) -> str:
     """The statement in one or two sentences."""
     if case.privacy is None:
-        return wording.HEADLINE_NONE
+        return privacy_text.HEADLINE_NONE
     if case.privacy["mu"] is None:
-        return wording.HEADLINE_OPEN
+        return privacy_text.HEADLINE_OPEN
     guesses = [
         f"at most {one.chances[0].informed:.1%} of the cases for {one.against}"
         for one in odds(case, case.privacy)
     ]
-    return wording.HEADLINE.format(one=_words(case).one, guesses=", and in ".join(guesses))
+    return privacy_text.HEADLINE.format(one=_words(case).one, guesses=", and in ".join(guesses))
 
 
-def _words(case: Case) -> wording.Words:
-    return wording.words_for(case.config.privacy.unit)
+def _words(case: Case) -> privacy_text.Words:
+    return privacy_text.words_for(case.config.privacy.unit)
 
 
 def _sentence(privacy: Mapping[str, Any]) -> str:
@@ -65,18 +65,19 @@ def _sentence(privacy: Mapping[str, Any]) -> str:
 
 
 def _protected(case: Case, privacy: Mapping[str, Any]) -> Section:
-    where = wording.NOISY.get(str(privacy["mode"]), "to what a site sends")
-    flaw = [wording.PUBLISHED] if privacy["mode"] == "as-published" else []
+    where = privacy_text.NOISY.get(str(privacy["mode"]), "to what a site sends")
+    flaw = [privacy_text.PUBLISHED] if privacy["mode"] == "as-published" else []
     return Section(
-        "What is protected", [wording.PROTECTED.format(protected=_words(case).protected, where=where), *flaw]
+        "What is protected",
+        [privacy_text.PROTECTED.format(protected=_words(case).protected, where=where), *flaw],
     )
 
 
 def _against(case: Case, privacy: Mapping[str, Any]) -> Section:
     if privacy.get("trust") != "sum":
-        return Section("Against whom", [wording.ANYBODY])
+        return Section("Against whom", [privacy_text.ANYBODY])
     first = odds(case, privacy)[0].against
-    return Section("Against whom", [wording.SUMS.format(first=first, honest=privacy["honest_sites"])])
+    return Section("Against whom", [privacy_text.SUMS.format(first=first, honest=privacy["honest_sites"])])
 
 
 def odds(case: Case, privacy: Mapping[str, Any]) -> list[Odds]:
@@ -106,19 +107,19 @@ def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
     claim = privacy["claimed_epsilon"]
     claimed = [] if claim is None else [f"By the paper's own accounting, epsilon is {claim:.4g}."]
     tuning = privacy.get("mu_tuning")
-    tuned = [wording.TUNING.format(mu=tuning)] if tuning else []
+    tuned = [privacy_text.TUNING.format(mu=tuning)] if tuning else []
     rows = [float(site["rows"] or 0) for site in case.sites]
     remarks = [f"Note that {text}." for text in large_delta(privacy["delta"], rows, case.config.privacy.unit)]
-    texts = [wording.TOTAL, *remarks, *tuned, *_evaluated(case, privacy), *claimed, wording.CHANCES]
+    texts = [privacy_text.TOTAL, *remarks, *tuned, *_evaluated(case, privacy), *claimed, privacy_text.CHANCES]
     return Section("By how much", texts, odds=odds(case, privacy))
 
 
 def _evaluated(case: Case, privacy: Mapping[str, Any]) -> list[str]:
     """What the evaluation on held-out rows costs; empty without one."""
-    mu, how = privacy.get("mu_evaluation"), wording.IN_PARALLEL
+    mu, how = privacy.get("mu_evaluation"), privacy_text.IN_PARALLEL
     if paid_twice(case.config.privacy.unit) == 2:
-        how = wording.IN_ADDITION
-    return [wording.EVALUATED.format(mu=mu, how=how)] if mu else []
+        how = privacy_text.IN_ADDITION
+    return [privacy_text.EVALUATED.format(mu=mu, how=how)] if mu else []
 
 
 def _uncovered(case: Case) -> Section:
@@ -129,15 +130,15 @@ def _gaps(case: Case) -> Iterator[str]:
     if case.standardised:
         yield "The scaling of the columns: it used statistics of all rows, without noise."
     if not case.deployed:
-        yield wording.SEED_PLANNED if case.planned else wording.SEED
+        yield privacy_text.SEED_PLANNED if case.planned else privacy_text.SEED
     if not (isinstance(case.config.data, OwnData) and not case.config.data.file):
-        yield wording.OWN_ROWS if case.config.data.name == OWN else wording.EVALUATION
+        yield privacy_text.OWN_ROWS if case.config.data.name == OWN else privacy_text.EVALUATION
     if not case.complete:
-        yield wording.EARLY
+        yield privacy_text.EARLY
     yield _words(case).beyond
-    yield from wording.ALWAYS
+    yield from privacy_text.ALWAYS
     if case.deployed or case.planned:
-        yield from wording.AT_SITES
+        yield from privacy_text.AT_SITES
 
 
 # --- what was charged
@@ -146,7 +147,8 @@ def _gaps(case: Case) -> Iterator[str]:
 def _charged(case: Case, privacy: Mapping[str, Any]) -> Section:
     if not case.sites:
         return Section("The ledger of each site", ["This run did not record what each site spent."])
-    source = wording.PLANNED if case.planned else wording.DEPLOYED if case.deployed else wording.SIMULATED
+    run = privacy_text.DEPLOYED if case.deployed else privacy_text.SIMULATED
+    source = privacy_text.PLANNED if case.planned else run
     return Section("The ledger of each site", [source], tables=[_ledger(case.sites, float(privacy["delta"]))])
 
 
@@ -183,7 +185,7 @@ def page(case: Case, path: Path, ledgers: Path | None = None) -> tuple[str, list
 
     ledgers: the folder of a site's ledgers, which are then shown, too; see `read_books`.
     """
-    title = f"Privacy statement: {case.config.algorithm} on {wording.rows_of(case.config)}"
+    title = f"Privacy statement: {case.config.algorithm} on {privacy_text.rows_of(case.config)}"
     known = [_lifetime(ledgers)] if ledgers else []
     return title, [Section("In short", [headline(case)]), *statement(case), *known, proofs(path, case.config)]
 
@@ -200,7 +202,7 @@ def proofs(path: Path, config: Config) -> Section:
     files = digests(path) if inside else [(path.name, digest(path))]
     return Section(
         "Versions and digests",
-        [wording.CHECK],
+        [privacy_text.CHECK],
         tables=[
             Table(("made with", ""), versions),
             Table(("SHA-256 of", ""), [("the settings", config.result_digest), *files], codes=True),

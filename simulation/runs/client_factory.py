@@ -9,7 +9,7 @@ from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
 from twinflower.clients.counts import PrivateEvaluation
-from twinflower.clients.exact import ExactAnswers
+from twinflower.clients.exact_answers import ExactAnswers
 from twinflower.clients.intervals import PrivateIntervals
 from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import ContextStore, FileStore, StateStore
@@ -23,10 +23,10 @@ from twinflower.sums.masks import Identity, simulated
 from . import agreement, held_out, information
 from .rows import all_rows, held_rows
 from .score_bins import score_bins
-from .setup import Setup
+from .setup import PreparedRun
 
 
-def guard_of(setup: Setup, number: int, ledger: Ledger, run: str) -> Guard | None:
+def guard_of(setup: PreparedRun, number: int, ledger: Ledger, run: str) -> Guard | None:
     """The guard of one simulated client, with the same seeded noise as in the cohort; None without privacy."""
     if setup.plan is None:
         return None
@@ -40,7 +40,7 @@ def guard_of(setup: Setup, number: int, ledger: Ledger, run: str) -> Guard | Non
     )
 
 
-def ledger_of(setup: Setup, number: int, context: Context) -> Ledger:
+def ledger_of(setup: PreparedRun, number: int, context: Context) -> Ledger:
     """The ledger of one simulated client, in output.state-dir or else in Flower's context."""
     config = setup.config
     if not config.output.state_dir or setup.plan is None:
@@ -53,7 +53,7 @@ def ledger_of(setup: Setup, number: int, context: Context) -> Ledger:
     return SeededLedger(FileLedger(path, data, *budget, unit=setup.plan.unit))
 
 
-def store_of(setup: Setup, number: int, folder: str) -> FileStore | None:
+def store_of(setup: PreparedRun, number: int, folder: str) -> FileStore | None:
     """The file store in this folder that keeps one client's state across restarts; None without a folder."""
     if not folder:
         return None
@@ -65,7 +65,7 @@ def store_of(setup: Setup, number: int, folder: str) -> FileStore | None:
 
 
 def client_of(
-    setup: Setup,
+    setup: PreparedRun,
     number: int,
     context: Context,
     guard: Guard | None = None,
@@ -112,7 +112,7 @@ def client_of(
     )
 
 
-def _evaluation(setup: Setup, number: int, guard: Guard | None) -> PrivateEvaluation | None:
+def _evaluation(setup: PreparedRun, number: int, guard: Guard | None) -> PrivateEvaluation | None:
     """What a private client needs to evaluate models; None for one that holds out no rows."""
     plan = held_out.counts(setup)
     if guard is None or plan is None or not plan.sizes[number]:
@@ -123,7 +123,9 @@ def _evaluation(setup: Setup, number: int, guard: Guard | None) -> PrivateEvalua
     )
 
 
-def _intervals(setup: Setup, number: int, guard: Guard | None, store: StateStore) -> PrivateIntervals | None:
+def _intervals(
+    setup: PreparedRun, number: int, guard: Guard | None, store: StateStore
+) -> PrivateIntervals | None:
     """What a private client needs for its release; None if it releases nothing."""
     if guard is None or not information.asked(setup):
         return None
@@ -134,7 +136,7 @@ def _intervals(setup: Setup, number: int, guard: Guard | None, store: StateStore
 
 
 def _masks(
-    setup: Setup, number: int, context: Context, identity: Identity | None, store: FileStore | None
+    setup: PreparedRun, number: int, context: Context, identity: Identity | None, store: FileStore | None
 ) -> Masks | None:
     """The masks that hide a client's numbers in the sum; None in a simulation unless `privacy.masks` is set."""
     if identity is None and not setup.config.privacy.masks:

@@ -13,7 +13,7 @@ from ..results.reading import broken_bounds, read_rows, read_summary
 from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import spread
-from .words import score_of
+from .labels import score_of
 
 
 def row_line(row: dict[str, float], score: str = "accuracy") -> str:

@@ -16,13 +16,13 @@ from twinflower.problems.interfaces import Batch
 from ..runs.agreement import counts_of
 from ..runs.rows import held_rows
 from ..runs.score_bins import fineness, score_bins
-from ..runs.setup import Setup
+from ..runs.setup import PreparedRun
 from .site import Site
 
 _ROWS_PER_PARAMETER = 3  # as DataSHIELD's nfilter.glm = 0.33
 
 
-def check_exact(setup: Setup, site: Site) -> None:
+def check_exact(setup: PreparedRun, site: Site) -> None:
     """Raise SettingError for a run without privacy that asks for exact sums which the site's policy does not allow."""
     own = setup.config.evaluation
     if (own.bins or own.errors) and setup.held is not None:
@@ -50,7 +50,7 @@ def _check_scores(site: Site, bins: int, rows: int) -> None:
         )
 
 
-def _check_information(setup: Setup, site: Site) -> None:
+def _check_information(setup: PreparedRun, site: Site) -> None:
     least = site.standard_error_rows
     what, d = "this site sends no information matrix", setup.objective.d
     remedy = "(evaluation.standard-errors = false trains without)"
