@@ -167,7 +167,7 @@ def test_the_table_of_hazard_ratios(folder):
 
 def test_the_table_of_areas(folder):
     areas = TimeTable.together(read_scores(folder / "survival" / "runs" / "cox").values()).areas
-    ((_, *told),) = TABLES["area at a time"]
+    ((_, *told),) = TABLES["AUC at a time"]
     for cell, own in zip(told, areas, strict=True):
         holds(cell, *own)
 
