@@ -24,7 +24,7 @@ from twinflower.algorithms import ALGORITHMS, ISRLDP, FedAvg, FedDyn, FedPDM, Fe
 from twinflower.algorithms.algorithm import NO_INFO, RunInfo
 from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.echo import Echoed, confirmed
-from twinflower.algorithms.local import reach
+from twinflower.algorithms.local import path_length
 from twinflower.algorithms.server_prox import ServerProx
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
@@ -362,7 +362,7 @@ def test_reach_is_the_way_against_a_constant_gradient(mu, steps):
         for _ in range(count):
             x -= 0.3 * (1.0 + mu * x)
         ways.append(-x)
-    assert_allclose(reach(0.3, mu, np.array(steps)), ways, rtol=1e-13)
+    assert_allclose(path_length(0.3, mu, np.array(steps)), ways, rtol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_the_server_prox_rests_where_mean_local_gradients_balance_h(algorithm):
     batches = LocalSchedule(0, 5).batches(shards, np.arange(6), 0, 1)
     _, uploads, _ = algorithm.client_update(None, inbox, LocalWork(objective, batches, no_noise, 1))
     x0 = server.x0
-    pull = (uploads.y.mean(0) - x0) / reach(0.4, algorithm.pull, np.array(5))
+    pull = (uploads.y.mean(0) - x0) / path_length(0.4, algorithm.pull, np.array(5))
     assert_allclose(pull[x0 != 0], 0.02 * np.sign(x0[x0 != 0]), atol=1e-10)
     assert (np.abs(pull) <= 0.02 + 1e-10).all()
     assert 0 < np.count_nonzero(x0) < 5

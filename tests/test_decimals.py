@@ -19,7 +19,7 @@ from twinflower.errors import DataError, SettingError, TwinflowerError
 from twinflower.problems.constraints import parse_group
 from twinflower.simulation.arguments import plan_of
 from twinflower.simulation.settings import parse, parse_text
-from twinflower.sums.masks import Circle
+from twinflower.sums.masks import Peers
 
 texts = st.text("0123456789+-.eE_ nNaAiIfFtTyY\u0663\uff17\u00a0,x", max_size=9)
 codes = st.from_regex(r"[0-9]{1,2}[_eE]?[0-9]{1,2}|[0-9]{1,3}", fullmatch=True)
@@ -165,6 +165,6 @@ def test_seeds_are_whole_numbers(seeds):
 
 def test_a_peers_file_and_a_group_have_plain_numbers():
     with pytest.raises(SettingError, match="a line of the peers file"):
-        Circle.read(f"0 {'00' * 32}\n0_1 {'01' * 32}\n")
+        Peers.read(f"0 {'00' * 32}\n0_1 {'01' * 32}\n")
     with pytest.raises(TwinflowerError, match="class C"):
         parse_group("class \u0663", "key")

@@ -691,7 +691,7 @@ def test_identities_are_made_once_and_read_strictly(tmp_path):
         make_key(tmp_path / "0.pem")
     peers = tmp_path / "peers"
     peers.write_text("".join(f"{n} {key}\n" for n, key in enumerate(keys)))
-    assert read_identity(1, tmp_path / "1.pem", peers).circle.keys == tuple(map(bytes.fromhex, keys))
+    assert read_identity(1, tmp_path / "1.pem", peers).peers.keys == tuple(map(bytes.fromhex, keys))
     with pytest.raises(SettingError, match="gives site 0 another public key"):
         read_identity(0, tmp_path / "1.pem", peers)
     with pytest.raises(DataError, match="holds no Ed25519 key"):
