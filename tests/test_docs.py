@@ -4,6 +4,7 @@ import re
 import socket
 import ssl
 import threading
+import tomllib
 from contextlib import suppress
 
 import pytest
@@ -11,7 +12,10 @@ from documents import ROOT, cells, run_documented
 
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.settings import completed
+from twinflower.simulation.settings.catalogue import SECTIONS
 from twinflower.simulation.settings.experiment import load_toml
+
+PAGES = sorted((ROOT / "docs").glob("*.md"))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +73,7 @@ def test_the_documented_node_config_and_run_config_belong_together(tmp_path):
     """They are those of three of the four hospitals of the example; only their paths are others here."""
     text = (ROOT / "docs" / "deployment.md").read_text()
     node, run = (
-        own for kind, own in cells(text) if kind == "toml" and ("num-partitions" in own or "[data]" in own)
+        own for kind, own in cells(text) if kind == "toml" and ("num-partitions" in own or "data.name" in own)
     )
     hospitals = ROOT / "examples" / "hospitals"
     places = {
@@ -94,3 +98,44 @@ def test_every_figure_of_a_paper_has_its_command(page):
     text = (ROOT / "docs" / f"{page}.md").read_text()
     figures = re.findall(r"\(figures/([\w-]+)\.png\)", text)
     assert figures and all(f"{name}.toml" in text for name in figures)
+
+
+def test_the_release_has_one_number_and_one_date():
+    """In pyproject.toml, CITATION.cff, the changelog and the wheel that an example names."""
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    heading = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1]
+    day = re.search(r"date-released: (\S+)", citation)[1]
+    assert f"version: {version}\n" in citation and heading == f"{version} ({day})"
+    wheels = re.findall(r"twinflower-([\d.]+)-py3", (ROOT / "examples" / "meters" / "README.md").read_text())
+    assert set(wheels) == {version}
+
+
+def test_no_page_and_no_message_installs_twinflower_from_an_index():
+    """There is no such release: the extras are those of a checkout."""
+    pages = (ROOT / "README.md", *PAGES, *ROOT.glob("examples/*/README.md"))
+    sources = (
+        path for name in ("twinflower", "simulation", "clients") for path in (ROOT / name).rglob("*.py")
+    )
+    wrong = re.compile(r"pip install [^\n`]*\btwinflower(?!-\d)(?!\.git)\b")
+    assert not [path.name for path in (*pages, *sources) if wrong.search(path.read_text())]
+
+
+def test_the_time_of_the_comparisons_is_the_sum_of_its_parts():
+    """benchmarks.md has the minutes of each part; the page on the comparisons has their sum."""
+    parts = re.findall(
+        r"^\| (.+?) \| (\d+):(\d\d) \|", (ROOT / "docs" / "benchmarks.md").read_text(), re.MULTILINE
+    )
+    seconds = {name: 60 * int(minutes) + int(rest) for name, minutes, rest in parts}
+    total = seconds.pop("all")
+    assert sum(seconds.values()) == pytest.approx(total, abs=len(seconds) / 2)
+    methods = sum(value for name, value in seconds.items() if name.startswith("methods, "))
+    stated = re.search(r"(\d+):(\d\d) minutes", (ROOT / "docs" / "experiments-compared.md").read_text())
+    assert 60 * int(stated[1]) + int(stated[2]) == methods
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_settings_are_written_in_one_form(page):
+    """With their section before the key, below [run]: the form of --set, --run-config and the reference."""
+    blocks = "\n".join(body for kind, body in cells(page.read_text()) if kind == "toml")
+    assert not re.findall(rf"^\[(?:run\.)?({'|'.join(filter(None, SECTIONS))})\]", blocks, re.MULTILINE)

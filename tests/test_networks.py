@@ -137,7 +137,7 @@ def test_a_module_where_pytorch_is_not_installed():
         "except SettingError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert (done.stdout, done.stderr) == ('PyTorch is not installed: pip install "twinflower[torch]"\n', "")
+    assert (done.stdout, done.stderr) == ("PyTorch is not installed: pip install torch\n", "")
 
 
 def test_a_network_starts_at_glorots_weights_and_learns():

@@ -46,7 +46,7 @@ def require_prometheus() -> Any:
         import prometheus_client
     except ImportError:
         raise SettingError(
-            "metrics for Prometheus need prometheus-client: pip install 'twinflower[monitoring]'"
+            "metrics for Prometheus need prometheus-client: pip install prometheus-client"
         ) from None
     return prometheus_client
 

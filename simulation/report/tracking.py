@@ -62,7 +62,7 @@ def _mlflow() -> Tracker:
     try:
         import mlflow  # noqa: F401
     except ImportError:
-        raise SettingError("output.tracker = mlflow needs MLflow: pip install 'twinflower[mlflow]'") from None
+        raise SettingError("output.tracker = mlflow needs MLflow: pip install mlflow-skinny") from None
     return log_to_mlflow
 
 

@@ -35,15 +35,13 @@ Made by `python -m twinflower.simulation.settings.reference` from the declaratio
 **On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. The last part alone, `--set rho=0.1`,
 is enough if it is unambiguous among the keys that apply to the run.
 
-**In an experiment file** each section is a table of settings. Those of a `[[curve]]` override those of `[run]`:
+**In an experiment file** the keys stand below `[run]`. Those of a `[[curve]]` override them:
 
 ```toml
 [run]
 rounds = 100
-[run.data]
-name = "mnist"
-[run.fedavg]
-step-size = 0.1
+data.name = "mnist"
+fedavg.step-size = 0.1
 
 [[curve]]
 label = "FedAvg"

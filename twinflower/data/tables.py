@@ -274,7 +274,7 @@ def _read_parquet(file: Path) -> tuple[list[str], Pieces]:
         from pyarrow import parquet
     except ImportError:
         raise DataError(
-            f'{file}: Parquet needs pyarrow; install it with pip install "twinflower[tables]", or write CSV'
+            f'{file}: Parquet needs pyarrow; install it with pip install pyarrow, or write CSV'
         ) from None
     try:
         table = parquet.ParquetFile(file).read()

@@ -1,4 +1,4 @@
-"""PyTorch modules as objectives: `pip install "twinflower[torch]"`. No other part of twinflower imports torch."""
+"""PyTorch modules as objectives: the extra `torch`. No other part of twinflower imports torch."""
 
 from ..errors import SettingError
 
@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name != "torch":
         raise
-    raise SettingError('PyTorch is not installed: pip install "twinflower[torch]"') from None
+    raise SettingError("PyTorch is not installed: pip install torch") from None
 
 from .files import load_objective
 from .objective import ModuleObjective
