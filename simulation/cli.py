@@ -43,17 +43,20 @@ def about(
 
 
 Set = Annotated[
-    list[str] | None, typer.Option("--set", help="key=value, over the file's", autocompletion=assignments)
+    list[str] | None,
+    typer.Option(
+        "--set", help="override a setting (repeatable)", metavar="KEY=VALUE", autocompletion=assignments
+    ),
 ]
-Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
+Out = Annotated[str, typer.Option(help="new folder for the results (default: runs/NAME)")]
 DataDir = Annotated[
-    str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    str, typer.Option(help="folder of data files (default: the environment variable TWINFLOWER_DATA)")
 ]
 
 
 @app.command("list")
 def list_() -> None:
-    """List the algorithms, data sets, experiments, and the other named values of settings."""
+    """List algorithms, data sets, experiments and other named values of settings."""
     from .listing import show
 
     show()
@@ -64,12 +67,12 @@ def settings(
     section: Annotated[
         str,
         typer.Argument(
-            help="such as privacy or fedpdm; run for those at the top; or a word to look for",
+            help="a section, such as privacy or fedpdm, or a word to look for; run: the keys at the top",
             autocompletion=sections,
         ),
     ] = "",
 ) -> None:
-    """Show settings with their meanings, units, ranges and defaults, and the choices they belong to."""
+    """Show settings with meaning, unit, range and default."""
     from .report.console import table
     from .settings import reference
 
@@ -84,22 +87,26 @@ def run(
     runtime: Annotated[
         str,
         typer.Option(
-            help=f"{', '.join(RUNTIMES)}; default cohort if the settings allow it, or as a resumed run began"
+            help=f"{', '.join(RUNTIMES)} (default: cohort if the settings allow it, or as a resumed run began)"
         ),
     ] = "",
-    seeds: Annotated[str, typer.Option(help="comma separated, e.g. 0,1,2")] = "",
+    seeds: Annotated[
+        str, typer.Option(help="seeds, separated by commas, e.g. 0,1,2 (default: those of the file)")
+    ] = "",
     out: Out = "",
     data_dir: DataDir = "",
     jobs: Annotated[
-        int, typer.Option(help="runs of an experiment at a time, each in a process; 0: one per core")
+        int, typer.Option(help="runs of an experiment at a time, each in its own process; 0: one per core")
     ] = 1,
-    curve: Annotated[list[str] | None, typer.Option(help="run only the curves with this label")] = None,
+    curve: Annotated[
+        list[str] | None, typer.Option(help="run only the curves with this label (repeatable)")
+    ] = None,
     resume: Annotated[
         Path | None,
-        typer.Option(help="folder of a run or experiment that was cut off; nothing else is needed"),
+        typer.Option(help="folder of an interrupted run or experiment to resume, in place of EXPERIMENT"),
     ] = None,
 ) -> None:
-    """Run an experiment, every curve with every seed, and draw its figure."""
+    """Run an experiment, every curve with every seed, and write its figure and report."""
     from twinflower.settings import check_choice
 
     from . import running
@@ -135,7 +142,7 @@ def run(
 @app.command("tune")
 def tune_(
     experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a [grid] table")],
-    out: Annotated[Path | None, output("file to write; default NAME-tuned.toml here")] = None,
+    out: Annotated[Path | None, output("file to write (default: NAME-tuned.toml here)")] = None,
     data_dir: DataDir = "",
     force: Force = False,
 ) -> None:
@@ -162,7 +169,7 @@ def deploy(
     set_: Set = None,
     out: Out = "",
     data_dir: DataDir = "",
-    secure: Annotated[bool, typer.Option(help="TLS, and registered nodes only")] = False,
+    secure: Annotated[bool, typer.Option(help="with TLS and registered nodes")] = False,
 ) -> None:
     """Rehearse a deployment: start a SuperLink and SuperNodes on this machine, run once, and stop everything."""
 
@@ -185,7 +192,7 @@ def deploy(
 
 @app.command()
 def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
-    """Redraw a figure from stored results, without training."""
+    """Redraw the figure of a run or an experiment from stored results."""
     from .report.console import say
     from .report.figures import redraw
 
@@ -194,7 +201,7 @@ def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
-    """Write report.html again from stored results, without training; also the figure of a run that has none."""
+    """Write report.html, and a missing figure, from stored results."""
     from .report.console import say
     from .report.present import rewrite
 
@@ -203,8 +210,8 @@ def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
-    """Tell whether a run is running, how it ended, or with which command it goes on after it was cut off. Exits with
-    status 1 if it was cut off or has failed."""
+    """Show whether a run is running, how it ended, or how to resume it. Exit status 1: it was interrupted or has
+    failed."""
     from .report.console import say
     from .results.status import status
 
@@ -220,15 +227,15 @@ def privacy(
     set_: Set = None,
     data_dir: DataDir = "",
     statement: Annotated[
-        bool, typer.Option(help="a page for people, in Markdown, in place of tables")
+        bool, typer.Option(help="write a plain-language page in Markdown, in place of tables")
     ] = False,
     ledger: Annotated[
-        Path | None, typer.Option(help="with --statement: a node's ledgers, to be shown in it, too")
+        Path | None, typer.Option(help="with --statement: folder of a node's ledgers to include")
     ] = None,
-    out: Annotated[Path | None, output("with --statement: file to write; default the screen")] = None,
+    out: Annotated[Path | None, output("with --statement: file to write (default: the screen)")] = None,
     force: Force = False,
 ) -> None:
-    """Show the privacy cost of a run for each client before it starts; for several curves, one line each."""
+    """Show what a run will cost each client in privacy, before it starts."""
     from .arguments import deliver, plan_of, statement_on
 
     if statement:
@@ -256,11 +263,11 @@ def privacy(
 def graph(
     experiment: Annotated[Path, typer.Argument(help=_A_FILE)],
     set_: Set = None,
-    out: Annotated[Path | None, output("PNG to draw the graph into")] = None,
+    out: Annotated[Path | None, output("PNG file to draw the graph into")] = None,
     data_dir: DataDir = "",
     force: Force = False,
 ) -> None:
-    """Show the graph of a networked method: its properties, and with --out a drawing."""
+    """Show the properties of a networked method's graph, and draw it (--out)."""
     from .arguments import plan_of
     from .report.console import say, titled
     from .report.figures import draw_graph
@@ -280,23 +287,24 @@ def graph(
 def predict(
     model: Annotated[Path, typer.Argument(help="folder of a run on tables, or its model.npz")],
     rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
-    out: Annotated[Path | None, output("CSV file to write; default the screen")] = None,
+    out: Annotated[Path | None, output("CSV file to write (default: the screen)")] = None,
     evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="compare with the labels in the table, in place of predictions")
+        bool,
+        typer.Option(
+            "--evaluate", help="compare with the labels in the table, in place of writing predictions"
+        ),
     ] = False,
     site: Annotated[
         int | None,
-        typer.Option(help="number of the site whose own model to use, of mr-mtl or a networked method"),
+        typer.Option(help="site whose own model to use (mr-mtl, networked methods, ldp-primal-dual)"),
     ] = None,
     times: Annotated[
         str,
-        typer.Option(
-            help='with --evaluate, times of areas under the ROC curve of a survival model, "365, 730"'
-        ),
+        typer.Option(help='with --evaluate: times of the AUC of a survival model, e.g. "365, 730"'),
     ] = "",
     force: Force = False,
 ) -> None:
-    """Predict the labels of new rows, in the order of the rows, or measure how good the predictions are."""
+    """Predict the labels of new rows, or measure the predictions (--evaluate)."""
     from twinflower.models.trained import load, predictions
 
     from .arguments import deliver, show_assessment
@@ -316,15 +324,13 @@ def predict(
 def coefficients(
     model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
     out: Annotated[
-        Path | None, output("CSV or, by the ending .json, JSON file to write; default the screen")
+        Path | None, output("CSV file to write, or JSON if it ends in .json (default: the screen)")
     ] = None,
-    robust: Annotated[
-        bool, typer.Option("--robust", help="with the robust form of the standard errors (HC0)")
-    ] = False,
+    robust: Annotated[bool, typer.Option("--robust", help="robust standard errors (HC0)")] = False,
     force: Force = False,
 ) -> None:
-    """Show a linear model's coefficients in the units of its columns, with ratios of odds, rates or hazards and, if the
-    run has asked for them, standard errors."""
+    """Show a linear model's coefficients in the units of its columns, with odds, rate or hazard ratios, and with
+    intervals if the run has standard errors."""
     from .arguments import show_coefficients
 
     show_coefficients(model, out, robust)
@@ -336,7 +342,7 @@ def compare(
     out: Annotated[Path, output("HTML file to write")] = Path("comparison.html"),
     force: Force = False,
 ) -> None:
-    """Compare finished runs, with mean and standard deviation over seeds: a table, and a report as an HTML file."""
+    """Compare finished runs: a table, and a report as an HTML file."""
     from .report.compare import comparison
     from .report.console import say, table
     from .report.html.write import report_comparison
@@ -349,24 +355,29 @@ def compare(
 @app.command("audit")
 def audit_(
     target: Annotated[
-        str, typer.Argument(help="cases, as FILE.py:NAME or MODULE:NAME; NAME is by default cases")
+        str,
+        typer.Argument(help="the cases to audit, as FILE.py:NAME or MODULE:NAME (NAME: cases by default)"),
     ],
-    case: Annotated[list[str] | None, typer.Option(help="audit only the case of this name")] = None,
+    case: Annotated[
+        list[str] | None, typer.Option(help="audit only the case of this name (repeatable)")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="folder for audit.html and audit.json")] = None,
     runs: Annotated[
-        int, typer.Option(min=40, help="runs on each data set on which an attack is counted")
+        int, typer.Option(min=40, help="runs on each data set from which an attack is counted")
     ] = 1000,
     most: Annotated[
-        int, typer.Option(min=1, help="runs that may be made where an attack is right in every run")
+        int, typer.Option(min=1, help="largest number of runs where an attack is right in every run")
     ] = 10_000,
-    confidence: Annotated[float, typer.Option(help="of all lower bounds of a case together")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="confidence of all lower bounds of a case together")
+    ] = 0.95,
     canaries: Annotated[
-        int, typer.Option(min=0, help="audit a single run, of which so many coins decide what it holds")
+        int, typer.Option(min=0, help="audit one run with K canary records (0: off)", metavar="K")
     ] = 0,
-    seed: Annotated[int, typer.Option(min=0, max=3999, help="another one gives other runs")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=3999, help="seed of the audit's random numbers")] = 0,
     force: Force = False,
 ) -> None:
-    """Audit the privacy claims of Flower apps by attacks. Exits with status 1 if a claim does not hold."""
+    """Audit the privacy claims of Flower apps by attacks. Exit status 1: a claim does not hold."""
     from .audit import Effort
     from .audit.command import run_all
 
@@ -377,6 +388,16 @@ def audit_(
 
 for command in (path, refit, schema, identity, check_node, ledger):
     app.command(command.__name__.replace("_", "-"))(command)
+_GROUPS = {
+    "Train": ("run", "tune", "path", "refit", "list", "settings", "graph"),
+    "Results": ("figure", "report", "compare", "status", "predict", "coefficients"),
+    "Data": ("schema",),
+    "Privacy": ("privacy", "audit", "ledger"),
+    "Sites": ("deploy", "check-node", "identity"),
+}
+for info in app.registered_commands:
+    name = info.name or (info.callback.__name__ if info.callback else "")
+    info.rich_help_panel = next(group for group, names in _GROUPS.items() if name in names)
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 shell completes."""
 
 import sys
+from inspect import unwrap
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -14,6 +15,15 @@ from twinflower.settings import nearest
 
 class Commands(TyperGroup):
     """Refuses an unknown command in our words; some versions of typer and click suggest the same command twice."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """See click. The help of arguments is read again: with click 8.4, typer 0.20 loses it."""
+        command = super().get_command(ctx, cmd_name)
+        declared = get_type_hints(unwrap(command.callback), include_extras=True) if command else {}
+        for parameter in command.params if command else ():
+            if not parameter.help and parameter.name in declared:
+                parameter.help = declared[parameter.name].__metadata__[0].help
+        return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click; SettingError for an unknown command, unless a shell completes the line."""

@@ -14,33 +14,33 @@ from twinflower.settings import check_choice
 
 from .commands import end, status_of
 
-Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, over the file's")]
-Out = Annotated[str, typer.Option(help="new folder for the results; default runs/NAME")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", help="override a setting (repeatable)", metavar="KEY=VALUE")
+]
+Out = Annotated[str, typer.Option(help="new folder for the results (default: runs/NAME)")]
 DataDir = Annotated[
-    str, typer.Option(help="folder of data files; else the environment variable TWINFLOWER_DATA")
+    str, typer.Option(help="folder of data files (default: the environment variable TWINFLOWER_DATA)")
 ]
 
 
 def path(
     experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with one curve and one seed")],
     set_: Set = None,
-    weights: Annotated[int, typer.Option(help="number of weights")] = 20,
-    ratio: Annotated[float, typer.Option(help="of the smallest weight to the largest")] = 0.01,
+    weights: Annotated[int, typer.Option(help="number of weights in the path")] = 20,
+    ratio: Annotated[float, typer.Option(help="the smallest weight divided by the largest")] = 0.01,
     largest: Annotated[
         float,
         typer.Option(
-            help="weight; 0: the smallest at which the model is 0, which a private run cannot look for"
+            help="largest weight (0: the smallest at which the model is 0; a private run must name it)"
         ),
     ] = 0.0,
-    folds: Annotated[
-        int, typer.Option(help="parts of every client's rows; of a private run, one is counted")
-    ] = 5,
+    folds: Annotated[int, typer.Option(help="folds of every client's rows; a private run counts one")] = 5,
     choose: Annotated[
         str,
         typer.Option(help="min: the lowest error; 1se: the largest weight within one standard error of it"),
     ] = "min",
     penalise_intercept: Annotated[
-        bool, typer.Option("--penalise-intercept", help="as the weights of columns; by default it is free")
+        bool, typer.Option("--penalise-intercept", help="penalise the intercept, too")
     ] = False,
     out: Out = "",
     data_dir: DataDir = "",

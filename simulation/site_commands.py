@@ -12,18 +12,22 @@ from .commands import Force, output
 
 def schema(
     files: Annotated[list[Path], typer.Argument(help="tables: CSV, Parquet or .npz")],
-    label: Annotated[str, typer.Option(help="column of the label; default the last")] = "",
+    label: Annotated[str, typer.Option(help="column of the label (default: the last)")] = "",
     event: Annotated[str, typer.Option(help="column of the event, if the label is the time until it")] = "",
-    weight: Annotated[str, typer.Option(help="column of the weights of the rows, if they have any")] = "",
-    out: Annotated[Path | None, output("file to write the draft to; default the screen")] = None,
+    weight: Annotated[str, typer.Option(help="column of row weights")] = "",
+    out: Annotated[Path | None, output("file to write the draft to (default: the screen)")] = None,
     private_ranges: Annotated[
         bool,
-        typer.Option("--private-ranges", help="draft range = private for numbers, not the range of the data"),
+        typer.Option(
+            "--private-ranges", help="draft range = private for numbers, in place of the range in the data"
+        ),
     ] = False,
-    check: Annotated[Path | None, typer.Option(help="a schema that the tables are compared with")] = None,
+    check: Annotated[
+        Path | None, typer.Option(help="check the tables against this schema, in place of drafting one")
+    ] = None,
     force: Force = False,
 ) -> None:
-    """Draft a schema from tables; or, with --check SCHEMA, check whether tables match a schema."""
+    """Draft a schema from tables, or check tables against one (--check)."""
     from twinflower.data.draft_notes import drafted
 
     from .arguments import check_tables, deliver
@@ -44,11 +48,9 @@ def schema(
 
 
 def identity(
-    file: Annotated[
-        Path, typer.Argument(help="new file for the private key; keep it, and show it to nobody")
-    ],
+    file: Annotated[Path, typer.Argument(help="new file for the private key; keep it secret")],
 ) -> None:
-    """Create a site's key for runs in which the server sees only sums; print the public key for the peers file."""
+    """Create a site's key for secure aggregation, and print its public key for the peers file."""
     from .report.console import say
     from .runs.identity import make_key
 
@@ -60,10 +62,11 @@ def check_node(
         str, typer.Argument(help="the --node-config of flower-supernode: KEY=VALUE pairs, or a TOML file")
     ],
     run_config: Annotated[
-        Path | None, typer.Option(help="run config of a run in which the node is to take part")
+        Path | None,
+        typer.Option(help="also check whether the node can take part in a run with this run config"),
     ] = None,
 ) -> None:
-    """Check a node's config, table, ledger and keys before the node joins; with --run-config also a run's plan."""
+    """Check a node's config, table, ledger and keys before it joins."""
     from .arguments import check_site
 
     check_site(node_config, run_config)
@@ -77,7 +80,10 @@ def ledger(
         Path | None, output("file to write metrics for Prometheus to, in place of the tables")
     ] = None,
     node_config: Annotated[
-        str, typer.Option(help="of the node, as for check-node: with its max-epsilon, what a run may plan")
+        str,
+        typer.Option(
+            help="the node's config, as for check-node: also shows what its max-epsilon lets a run plan"
+        ),
     ] = "",
     force: Force = False,
 ) -> None:

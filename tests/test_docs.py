@@ -1,6 +1,7 @@
 """Commands in the documents, run as they stand."""
 
 import re
+import runpy
 import socket
 import ssl
 import threading
@@ -9,8 +10,10 @@ from contextlib import suppress
 
 import pytest
 from documents import ROOT, cells, run_documented
+from typer.main import get_command
 
 from twinflower.simulation.app.node_check import check_node
+from twinflower.simulation.cli import app
 from twinflower.simulation.settings import completed
 from twinflower.simulation.settings.catalogue import SECTIONS
 from twinflower.simulation.settings.experiment import load_toml
@@ -139,3 +142,14 @@ def test_settings_are_written_in_one_form(page):
     """With their section before the key, below [run]: the form of --set, --run-config and the reference."""
     blocks = "\n".join(body for kind, body in cells(page.read_text()) if kind == "toml")
     assert not re.findall(rf"^\[(?:run\.)?({'|'.join(filter(None, SECTIONS))})\]", blocks, re.MULTILINE)
+
+
+def test_the_reference_of_the_command_line_is_current():
+    page = runpy.run_path(str(ROOT / "docs" / "commands.py"))
+    assert page["PAGE"].read_text() == page["document"](), "run python docs/commands.py"
+
+
+def test_every_argument_and_option_has_help():
+    group = get_command(app)
+    commands = [group.get_command(None, name) for name in group.commands]
+    assert not [f"{c.name} {p.name}" for c in commands for p in c.params if not p.help]
