@@ -1,4 +1,4 @@
-"""One BLAS thread, and Hypothesis without deadlines: CI machines stall."""
+"""One BLAS thread, no waiting for disks, and Hypothesis without deadlines: CI machines stall."""
 
 import os
 import subprocess
@@ -9,6 +9,9 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # where it is set, tables would be as narrow
+os.fsync = lambda descriptor: (
+    None
+)  # for a loss of power, which no test brings about; those of its order put their own
 
 from hypothesis import settings
 from problems import RARE

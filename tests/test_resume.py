@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-import subprocess
+import signal
 import sys
 import tomllib
 from contextlib import suppress
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import command, command_killed_at
 from cuts import Cut, PowerCut, cut_off, equal
 from flwr.common.config import flatten_dict, parse_config_args
 from numpy.testing import assert_array_equal
@@ -54,13 +55,13 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, ever
     setup = small(variant, checkpoint_every=every)
     whole = setup.with_state_dir(tmp_path / "whole")
     expected = inprocess.train(whole, checkpoints=Checkpoints(tmp_path / "whole", every))
-    k = setup.config.sampled
+    k, mine, checkpoints = setup.config.sampled, setup.with_state_dir(tmp_path), Checkpoints(tmp_path, every)
     for number, after in ((k + 2, True), (2 * k + 1, False), (5 * k, True)):
-        folder = tmp_path / f"{number}"
-        mine = setup.with_state_dir(folder)
-        assert cut_off(mine, folder, number, after, every)
-        equal(inprocess.train(mine, checkpoints=Checkpoints(folder, every)), expected)
-        assert charges(folder) == charges(tmp_path / "whole")
+        done = max(checkpoints.rounds(), default=0)
+        answered = sum(len(setup.config.asked(round_)) for round_ in range(1, done + 1))
+        assert cut_off(mine, tmp_path, number - answered, after, every)
+    equal(inprocess.train(mine, checkpoints=checkpoints), expected)
+    assert charges(tmp_path) == charges(tmp_path / "whole")
 
 
 @pytest.mark.parametrize("variant", ["fedpdm-private", "ldp-private", "zcdp-nfl-private"])
@@ -169,30 +170,12 @@ def test_a_state_is_a_tree(tmp_path):
         unflatten(server, flatten(server)[:-1])
 
 
-def command(*words, kill_at=0, how="SIGKILL"):
-    """`twinflower`, killed by itself at the n-th checkpoint, if asked for."""
-    code = "import os, signal, sys; sys.argv[0] = 'simulation'\n"
-    if kill_at:
-        code += f"""
-import twinflower.simulation.results.checkpoint as c
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-saved, real = [], c.Checkpoints.save
-def save(self, round_, checkpoint):
-    real(self, round_, checkpoint)
-    saved.append(round_)
-    if len(saved) == {kill_at}: os.kill(os.getpid(), signal.{how})
-c.Checkpoints.save = save
-"""
-    code += "from twinflower.simulation.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
-
-
 @pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
 def test_the_command_line_resumes_a_killed_run(tmp_path, runtime):
     keys = ["--set", "rounds=8", "--set", "clients.count=5", "--runtime", runtime]
     words = ["run", "experiments/digits.toml", *keys]
     assert command(*words, "--out", str(tmp_path / "whole")).returncode == 0
-    cut = command(*words, "--set", "checkpoint-every=3", "--out", str(tmp_path / "cut"), kill_at=2)
+    cut = command_killed_at(2, *words, "--set", "checkpoint-every=3", "--out", str(tmp_path / "cut"))
     assert cut.returncode == -9
     assert not (tmp_path / "cut" / "summary.json").exists()
     other = {"inprocess": "cohort", "cohort": "inprocess"}[runtime]
@@ -239,7 +222,7 @@ label = "b"
     (tmp_path / "two.toml").write_text("seeds = [0, 1]\n" + text)
     words = ["run", str(tmp_path / "two.toml"), "--runtime", runtime]
     assert command(*words, "--out", str(tmp_path / "whole")).returncode == 0
-    assert command(*words, "--out", str(tmp_path / "cut"), kill_at=11).returncode == -9  # in b's first run
+    assert command_killed_at(11, *words, "--out", str(tmp_path / "cut")).returncode == -9  # in b's first run
     assert list((tmp_path / "cut" / "b" / "seed-0" / "checkpoints").iterdir())
     done = command("run", "--resume", str(tmp_path / "cut"))
     assert done.returncode == 0, done.stderr
@@ -325,7 +308,7 @@ def killed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed") / "run"
     keys = ["--set", "rounds=6", "--set", "clients.count=4", "--set", "checkpoint-every=2"]
     keys += ["--runtime", "inprocess"]
-    cut = command("run", "experiments/digits.toml", *keys, "--out", str(folder), kill_at=2)
+    cut = command_killed_at(2, "run", "experiments/digits.toml", *keys, "--out", str(folder))
     assert cut.returncode == -9
     return folder
 
@@ -376,7 +359,7 @@ def scribble(state):
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     words = ["run", "experiments/digits.toml", "--set", "rounds=6", "--set", "clients.count=4"]
     out = ["--out", str(tmp_path / "run")]
-    done = command(*words, "--set", "checkpoint-every=2", *out, kill_at=2, how="SIGINT")
+    done = command_killed_at(2, *words, "--set", "checkpoint-every=2", *out, how=signal.SIGINT)
     assert done.returncode == 130
     assert done.stderr == f"error: interrupted; go on with: twinflower run --resume {tmp_path / 'run'}\n"
     with pytest.raises(SettingError, match="its run has not ended, --resume goes on with it"):
