@@ -242,7 +242,7 @@ def test_ranges_travel_exactly_and_are_validated():
 def test_a_schema_with_private_ranges():
     schema = parse_schema(SCHEMA)
     assert schema.private == ("area", "share")
-    assert [schema.features[place] for place in schema.private_places] == ["area", "share"]
+    assert [schema.features[place] for place in schema.private_indices] == ["area", "share"]
     assert parse_schema(to_toml(schema)) == schema
     cells = {"area": ["7", ""], "sex": ["f", "m"], "share": ["-3", "0.5"], "age": ["50", "80"]}
     raw = schema.encode(cells)
@@ -415,7 +415,7 @@ def test_with_released_ranges_a_record_moves_a_round_by_its_sensitivity_at_most(
 
 def test_ranges_from_the_data_without_noise_are_caught(sites):
     def exact(raw):
-        values = raw[:, parse_schema(SCHEMA).private_places]
+        values = raw[:, parse_schema(SCHEMA).private_indices]
         return [
             Range(float(low), float(high)) for low, high in zip(values.min(0), values.max(0), strict=True)
         ]

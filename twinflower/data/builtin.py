@@ -95,7 +95,7 @@ def diabetes(source: Source) -> Dataset:
     bunch = sklearn_sets.load_diabetes()
     raw = _hold_out(source, bunch.data, bunch.target, 0)
     centre, spread = moments(raw.labels.astype(np.float64))
-    labels, test_labels = ((own - centre) / spread for own in (raw.labels, raw.test_labels))
+    labels, test_labels = ((values - centre) / spread for values in (raw.labels, raw.test_labels))
     return replace(raw, labels=labels, test_labels=test_labels, standardised=True)
 
 
@@ -274,12 +274,12 @@ def _dummies(where: str, name: str, column: Sequence[str]) -> Floats:
 
 def _codes(where: str, name: str, known: Sequence[str], column: Sequence[str]) -> NDArray[np.int64]:
     """The index (rows,) of each value in the list of known values; DataError for other values."""
-    places = {text: place for place, text in enumerate(known)}
+    codes = {text: code for code, text in enumerate(known)}
     for row, text in enumerate(column, 1):
-        if text not in places:
+        if text not in codes:
             expected = f"{where} must have one of UCI's {len(known)} values for {name}"
             raise DataError(f"{expected}; row {row} has {text!r}")
-    return np.array([places[text] for text in column])
+    return np.array([codes[text] for text in column])
 
 
 def adult_openml(source: Source) -> Dataset:

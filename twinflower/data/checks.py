@@ -66,20 +66,22 @@ def problems(path: str | Path, schema: Schema) -> list[str]:
     file = Path(path).expanduser()
     schema = schema.at(file)
     faults: Faults = {}
-    found: list[str] = []
+    messages: list[str] = []
     uneven: dict[int, str] = {}
     try:
         header, pieces = opened(file, schema.dialect, uneven)
-        found += [advised(*problem) for problem in header_problems(file, header, schema, schema.used)]
+        messages += [advised(*problem) for problem in header_problems(file, header, schema, schema.used)]
         times = Counter(header)
         present = [name for name in schema.used if times[name] == 1]
         rows = _collect(faults, uneven, schema, pieces(present, numeric_columns(schema))) if present else 1
-        found += [] if rows or uneven else [f"{file} has a header and no rows"]
+        messages += [] if rows or uneven else [f"{file} has a header and no rows"]
     except DataError as error:  # what follows in this file cannot be read
-        found.append(str(error))
+        messages.append(str(error))
     for row, text in uneven.items():  # each number of fields by itself
         faults.setdefault(("", text), []).append((row, text))
-    return found + [_sentence(f"{file}, row {own[0][0]}{where}", own) for (where, _), own in faults.items()]
+    for (where, _), cells in faults.items():
+        messages.append(_sentence(f"{file}, row {cells[0][0]}{where}", cells))
+    return messages
 
 
 def _sentence(where: str, faults: Sequence[tuple[int, str]]) -> str:
@@ -96,12 +98,13 @@ def _collect(faults: Faults, uneven: Collection[int], schema: Schema, pieces: It
     checks, rows = _checks(schema), 0
     numbers = (row for row in itertools.count(1) if row not in uneven)
     for piece in pieces:
-        own = list(itertools.islice(numbers, len(next(iter(piece.values())))))
+        row_numbers = list(itertools.islice(numbers, len(next(iter(piece.values())))))
         for name, cells in piece.items():
-            for place, error in _faults(checks[name], cells):
+            for index, error in _faults(checks[name], cells):
                 text = advised(error.cell, error.remedy)
-                faults.setdefault((f", column '{name}':", error.remedy), []).append((own[place], text))
-        rows += len(own)
+                where = f", column '{name}':", error.remedy
+                faults.setdefault(where, []).append((row_numbers[index], text))
+        rows += len(row_numbers)
     return rows
 
 
@@ -131,8 +134,8 @@ def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, 
     try:
         check(cells)
     except CellError:
-        for place in range(len(cells)):
+        for index in range(len(cells)):
             try:
-                check(cells[place : place + 1])
+                check(cells[index : index + 1])
             except CellError as error:
-                yield place, error
+                yield index, error

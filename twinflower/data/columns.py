@@ -42,7 +42,7 @@ class CellError(DataError):
         super().__init__(f"row {row + 1}: {cell}", UNFIT, remedy)
         self.row, self.cell = row, cell
 
-    def placed(self, column: str) -> Self:
+    def in_column(self, column: str) -> Self:
         """The same error with the name of the column."""
         return type(self)(self.row, f"column '{column}': {self.cell}", self.remedy)
 
@@ -147,8 +147,8 @@ class Category:
     def codes(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """The index of each cell's category (rows,), -1 for missing cells; CellError for an invalid cell."""
         named = self.values or [(category,) for category in self.categories]
-        places = {value: place for place, values in enumerate(named) for value in values}
-        return _coded(cells, places, absent, f"one of the categories, which are {_few(places)}")
+        known = {value: code for code, values in enumerate(named) for value in values}
+        return _coded(cells, known, absent, f"one of the categories, which are {_few(known)}")
 
     def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> NDArray[np.bool_]:
         """Write the features of these cells to `out` (rows, features), of which none is clipped; CellError for an
@@ -204,8 +204,8 @@ class Classes:
 
     def encode(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """The index of each cell's class, (rows,)."""
-        places = {value: place for place, own in enumerate(self.values) for value in own}
-        codes = _coded(cells, places, absent, f"a value of one of the classes, which are {_few(places)}")
+        known = {value: code for code, values in enumerate(self.values) for value in values}
+        codes = _coded(cells, known, absent, f"a value of one of the classes, which are {_few(known)}")
         refuse(codes < 0, *_NO_LABEL)
         return codes
 
@@ -303,9 +303,9 @@ class Survival:
 
     def events(self, cells: Cells, absent: frozenset[str]) -> NDArray[np.int64]:
         """1 for the event and 0 for censoring, (rows,)."""
-        places = dict.fromkeys(self.censored, 0) | dict.fromkeys(self.happened, 1)
+        known = dict.fromkeys(self.censored, 0) | dict.fromkeys(self.happened, 1)
         what = f"a value of event-values ({_few(self.happened)}) or censored-values ({_few(self.censored)})"
-        codes = _coded(cells, places, absent, what)
+        codes = _coded(cells, known, absent, what)
         refuse(codes < 0, "it is not known whether the event happened", "leave the row out")
         return codes
 
@@ -388,23 +388,23 @@ def _shown(cell: Any) -> str:
 # ---------------------------------------------------------------------------------- cells among known values
 
 
-def _coded(cells: Cells, places: Mapping[str, int], absent: frozenset[str], what: str) -> NDArray[np.int64]:
+def _coded(cells: Cells, known: Mapping[str, int], absent: frozenset[str], what: str) -> NDArray[np.int64]:
     """The index of each cell among the known values (rows,), -1 for missing cells; CellError for unknown values."""
-    found = dict(places)  # and a cache of every other cell that was looked up
+    cache = dict(known)  # and a cache of every other cell that was looked up
     codes = np.empty(len(cells), dtype=np.int64)
     for row, cell in enumerate(listed(cells)):
-        place = found.get(cell)
-        if place is None:
-            place = found[cell] = _place(row, cell, places, absent, what)
-        codes[row] = place
+        code = cache.get(cell)
+        if code is None:
+            code = cache[cell] = _code(row, cell, known, absent, what)
+        codes[row] = code
     return codes
 
 
-def _place(row: int, cell: Any, places: Mapping[str, int], absent: frozenset[str], what: str) -> int:
-    place = places.get(as_text(cell))
-    if place is None and not _absent(cell, absent):
+def _code(row: int, cell: Any, known: Mapping[str, int], absent: frozenset[str], what: str) -> int:
+    code = known.get(as_text(cell))
+    if code is None and not _absent(cell, absent):
         raise CellError(row, f"{_shown(cell)} is not {what}")
-    return -1 if place is None else place
+    return -1 if code is None else code
 
 
 def _few(words: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ _FEW_LEVELS = 3  # categories that tables should have in common
 # inches, pounds, feet, stones; days, weeks, months and years; kPa; kJ. Then degrees Fahrenheit.
 _FACTORS = (10, 100, 1000, 1e6, 18.016, 38.67, 88.42, 88.57, 2.54, 2.2046, 3.2808, 6.35,
             7, 12, 24, 30.44, 60, 365.25, 7.5006, 4.184)  # fmt: skip
-_UNITS = [(scale, 0.0) for own in _FACTORS for scale in (float(own), 1 / own)] + [
+_UNITS = [(scale, 0.0) for factor in _FACTORS for scale in (float(factor), 1 / factor)] + [
     (5 / 9, -160 / 9),
     (1.8, 32.0),
 ]
@@ -29,17 +29,17 @@ def about_units(column: str, tables: Mapping[str, Seen]) -> Iterator[str]:
     Its middle half and that of the table with the middle median do not overlap, or the medians differ by a factor of 3.
     """
     quartiles = {
-        name: _quartiles(own) for name, own in tables.items() if sum(own.numbers.values()) >= _ENOUGH
+        name: _quartiles(seen) for name, seen in tables.items() if sum(seen.numbers.values()) >= _ENOUGH
     }
     ordered = sorted(quartiles, key=lambda name: quartiles[name][1])
     usual = ordered[len(ordered) // 2] if len(ordered) > 2 else next(iter(quartiles), "")
-    for name, own in quartiles.items():
-        if _differ(own, quartiles[usual]):
+    for name, values in quartiles.items():
+        if _differ(values, quartiles[usual]):
             rest = spanned(number for other in tables if other != name for number in tables[other].numbers)
             yield (
-                f"Column '{column}' has the median {own[1]:g} in {name}, and {quartiles[usual][1]:g} in {usual}. Is "
-                f"that another unit? Then write {_remedy(column, name, own, quartiles[usual])} under [sites], where a "
-                "number becomes scale * number + offset, and choose the range; that of the other tables is "
+                f"Column '{column}' has the median {values[1]:g} in {name}, and {quartiles[usual][1]:g} in {usual}. "
+                f"Is that another unit? Then write {_remedy(column, name, values, quartiles[usual])} under [sites], "
+                "where a number becomes scale * number + offset, and choose the range; that of the other tables is "
                 f"[{rest.low:g}, {rest.high:g}]."
             )
 
@@ -56,16 +56,16 @@ def _differ(one: Floats, other: Floats) -> bool:
     )
 
 
-def _remedy(column: str, name: str, own: Floats, usual: Floats) -> str:
+def _remedy(column: str, name: str, values: Floats, usual: Floats) -> str:
     """The line of a schema with the known units that fit the quartiles best, else with the factor of the medians, if
     they have one."""
 
     def distance(unit: tuple[float, float]) -> float:
-        return float(np.abs(unit[0] * own + unit[1] - usual).max())
+        return float(np.abs(unit[0] * values + unit[1] - usual).max())
 
     scale, offset = min(_UNITS, key=distance)
     if distance((scale, offset)) > max(usual[2] - usual[0], 0.1 * abs(usual[1])):
-        scale, offset = (usual[1] / own[1] if usual[1] * own[1] > 0 else 1.0), 0.0
+        scale, offset = (usual[1] / values[1] if usual[1] * values[1] > 0 else 1.0), 0.0
     unit = {"scale": float(f"{scale:.5g}")} | ({"offset": float(f"{offset:.5g}")} if offset else {})
     return to_line({name: {column: unit}})
 
@@ -76,7 +76,7 @@ def about_values(column: Column | Label) -> Iterator[str]:
         name, kind = (
             (column.name, "categories") if isinstance(column, Category) else (column.column, "classes")
         )
-        several = [", ".join(map(repr, own)) for own in column.values if len(own) > 1]
+        several = [", ".join(map(repr, values)) for values in column.values if len(values) > 1]
         if several:
             yield (
                 f"Column '{name}': do these mean the same, as the draft takes them: {'; '.join(several)}? If not, "
@@ -87,15 +87,15 @@ def about_values(column: Column | Label) -> Iterator[str]:
 def about_levels(column: Category, tables: Mapping[str, Seen]) -> Iterator[str]:
     """A question about the first two tables with other categories: no common one, or the same small
     number of categories with other codes."""
-    places = {
-        value: place for place, own in enumerate(column.values or zip(column.categories)) for value in own
+    codes = {
+        value: code for code, values in enumerate(column.values or zip(column.categories)) for value in values
     }
-    levels = {name: {places[text] for text in own.texts} for name, own in tables.items() if own.texts}
+    levels = {name: {codes[text] for text in seen.texts} for name, seen in tables.items() if seen.texts}
     for one, other in combinations(dict.fromkeys(map(frozenset, levels.values())), 2):
         if one.isdisjoint(other) or (len(one) == len(other) <= _FEW_LEVELS):
-            names = [next(name for name, own in levels.items() if own == asked) for asked in (one, other)]
+            names = [next(name for name, group in levels.items() if group == asked) for asked in (one, other)]
             texts = [
-                ", ".join(repr(column.categories[place]) for place in sorted(own)) for own in (one, other)
+                ", ".join(repr(column.categories[code]) for code in sorted(group)) for group in (one, other)
             ]
             yield (
                 f"Column '{column.name}' has {texts[0]} in {names[0]}, and {texts[1]} in {names[1]}. If these are "
@@ -125,13 +125,13 @@ def about_event(label: Label, seen: Seen) -> Iterator[str]:
             )
             return
         happened = [text for text in label.happened if text in counts] or list(label.happened)
-        number = sum(counts[text] for text in happened)
+        num_events = sum(counts[text] for text in happened)
         yield (
-            f"The event is {_either(happened)} in column '{label.event}' ({number:,} of {total:,} rows). If the event "
-            "is another value, exchange event-values and censored-values."
+            f"The event is {_either(happened)} in column '{label.event}' ({num_events:,} of {total:,} rows). If the "
+            "event is another value, exchange event-values and censored-values."
         )
     elif isinstance(label, Classes) and len(label.names) == 2:
-        known = events(label.column, [own[0] for own in label.values])
+        known = events(label.column, [values[0] for values in label.values])
         if not known or known[0][0] not in label.values[1]:
             yield (
                 f"Is '{label.names[1]}' of '{label.column}' the outcome whose odds are to be modelled, against "

@@ -82,8 +82,8 @@ def read_pieces(
 
     uneven: gets the numbers of the rows with more or fewer fields, each with what is wrong; these are then left out.
     """
-    first = {name: place for place, name in reversed(list(enumerate(header)))}
-    places = {name: first[name] for name in needed}
+    first = {name: index for index, name in reversed(list(enumerate(header)))}
+    indices = {name: first[name] for name in needed}
     commas = dialect.decimal == ","
     kinds = [_NUMBER if name in numeric and not commas else _TEXT for name in header]
     row = 0
@@ -92,7 +92,7 @@ def read_pieces(
         while lines := list(itertools.islice(stream, _ROWS)):
             for columns, read in _columns(file, dialect, lines, stream, kinds, row, uneven):
                 _check_joined(file, header, columns, row)
-                piece = {name: columns[place] for name, place in places.items()}
+                piece = {name: columns[index] for name, index in indices.items()}
                 yield _with_points(piece, numeric) if commas else piece
                 row += read
 
@@ -100,12 +100,12 @@ def read_pieces(
 def _check_joined(file: Path, header: Sequence[str], columns: Sequence[Cells], row: int) -> None:
     """DataError if a row, of which `row` come before, is the header again."""
     first = listed(columns[0])
-    for place in (
-        (place for place, cell in enumerate(first) if cell == header[0]) if header[0] in first else ()
+    for index in (
+        (index for index, cell in enumerate(first) if cell == header[0]) if header[0] in first else ()
     ):
-        if all(str(own[place]).strip() == name for name, own in zip(header, columns, strict=True)):
+        if all(str(column[index]).strip() == name for name, column in zip(header, columns, strict=True)):
             raise DataError(
-                f"{file}, row {row + place + 1} is the header again, as where files were joined",
+                f"{file}, row {row + index + 1} is the header again, as where files were joined",
                 _NOT_CSV,
                 "remove it, or give the files one by one",
             )
@@ -157,8 +157,8 @@ def _columns(
 
 def _plain(lines: list[str], kinds: Sequence[str], delimiter: str) -> Sequence[Cells] | None:
     """The columns of these lines, all as texts unless those of kind number are numbers; None if loadtxt refuses."""
-    for own in (kinds, [_TEXT] * len(kinds)):
-        types = np.dtype([(f"column {place}", kind) for place, kind in enumerate(own)])
+    for column_types in (kinds, [_TEXT] * len(kinds)):
+        types = np.dtype([(f"column {index}", kind) for index, kind in enumerate(column_types)])
         try:
             table = np.loadtxt(lines, types, comments=None, delimiter=delimiter, ndmin=1)
         except ValueError:
@@ -176,13 +176,13 @@ def _exact(
     records = _records(file, lines, dialect, row)
     while part := list(itertools.islice(records, _ROWS)):
         wrong = {
-            number: f"has {len(fields)} fields; the header has {width}"
-            for number, fields in enumerate(part, row + 1)
+            row_number: f"has {len(fields)} fields; the header has {width}"
+            for row_number, fields in enumerate(part, row + 1)
             if len(fields) != width
         }
         if uneven is None:
-            for number, text in wrong.items():
-                raise DataError(f"{file}, row {number} {text}", _NOT_CSV)
+            for row_number, text in wrong.items():
+                raise DataError(f"{file}, row {row_number} {text}", _NOT_CSV)
         else:
             uneven |= wrong
         kept = [fields for fields in part if len(fields) == width]

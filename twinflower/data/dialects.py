@@ -40,10 +40,10 @@ def _fields(lines: list[str], mark: str) -> tuple[bool, int]:
 
 
 def _has_commas(rows: Iterable[list[str]], thousand: re.Pattern[str]) -> bool:
-    found = False
+    commas = False
     with suppress(csv.Error):
         for field in (field for fields in rows for field in fields if not thousand.fullmatch(field)):
             if "." in field and is_decimal(field):
                 return False
-            found = found or with_point(field) != field
-    return found
+            commas = commas or with_point(field) != field
+    return commas

@@ -61,53 +61,54 @@ def drafted(
     """A draft schema for these tables, with comments on how it was made, and on what to look at in the tables."""
     tables = read_tables(paths)
     schema = draft(tables, label, private_ranges, event, weight)
-    found = [_printable(note) for note in [*notes(tables, schema), *_misfits(tables, schema)]]
+    remarks = [_printable(note) for note in [*notes(tables, schema), *_misfits(tables, schema)]]
     names = " ".join(", ".join(_name(table) for table in tables).split())
     about = _DRAFTED.format(files=names, most=MOST_CATEGORIES)
-    return Drafted(about + _comments(found) + to_toml(schema), found)
+    return Drafted(about + _comments(remarks) + to_toml(schema), remarks)
 
 
-def _comments(found: Sequence[str]) -> str:
+def _comments(remarks: Sequence[str]) -> str:
     """The notes as comments; empty if there are none."""
     lines = [
         line
-        for note in [_ASKED, *found]
+        for note in [_ASKED, *remarks]
         for line in wrap(note, _WIDTH, break_long_words=False, break_on_hyphens=False)
     ]
-    return "".join(f"# {line}\n" for line in lines) + "\n" if found else ""
+    return "".join(f"# {line}\n" for line in lines) + "\n" if remarks else ""
 
 
 def _misfits(tables: Sequence[Table], schema: Schema) -> list[str]:
     """The reasons why tables do not fit the draft, with an introduction; empty if all fit."""
-    own = [replace(schema, dialect=table.dialect or schema.dialect) for table in tables]
-    unfit = [text for table, known in zip(tables, own, strict=True) for text in problems(table.file, known)]
+    unfit: list[str] = []
+    for table in tables:
+        unfit += problems(table.file, replace(schema, dialect=table.dialect or schema.dialect))
     return [_UNFIT, *unfit] if unfit else []
 
 
 def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     """What the author of a schema should look at, a sentence or two each."""
-    found = [*_uneven(tables), *_dialects(tables, schema.dialect), *_names(tables)]
+    remarks = [*_uneven(tables), *_dialects(tables, schema.dialect), *_names(tables)]
     numbers = {column.name for column in schema.columns if isinstance(column, Number)}
     held = {name: _holders(tables, name) for name in (*schema.used, *filter(None, schema.ignore))}
     whole = {name: Seen.of(table.columns[name] for table in holders) for name, holders in held.items()}
-    found += about_event(schema.label, whole[getattr(schema.label, "event", schema.label.column)])
+    remarks += about_event(schema.label, whole[getattr(schema.label, "event", schema.label.column)])
     for name in (*schema.names, *filter(None, schema.ignore)):
-        found += _mixed(held[name], name, name in numbers)
-        found += _thousands(held[name], name)
-        found += () if name in numbers else _grouped(name, whole[name])
+        remarks += _mixed(held[name], name, name in numbers)
+        remarks += _thousands(held[name], name)
+        remarks += () if name in numbers else _grouped(name, whole[name])
     for name in filter(None, schema.ignore):
-        found += _ignored(name, whole[name])
+        remarks += _ignored(name, whole[name])
     for column in (*schema.columns, schema.label):
-        found += about_values(column)
+        remarks += about_values(column)
     for column in schema.columns:
-        found += _marks(column, whole[column.name])
-        found += _written(column)
+        remarks += _marks(column, whole[column.name])
+        remarks += _written(column)
     for name in numeric_columns(schema):
-        found += about_units(name, _by_table(held[name], name))
+        remarks += about_units(name, _by_table(held[name], name))
     for column in schema.columns:
         if isinstance(column, Category):
-            found += about_levels(column, _by_table(held[column.name], column.name))
-    return found
+            remarks += about_levels(column, _by_table(held[column.name], column.name))
+    return remarks
 
 
 def _holders(tables: Sequence[Table], column: str) -> list[Table]:
@@ -229,16 +230,16 @@ def _words(dialect: Dialect) -> str:
     return f"{DELIMITERS[dialect.delimiter]} and decimal {'commas' if dialect.decimal == ',' else 'points'}"
 
 
-def _mixed(tables: Sequence[Table], column: str, number: bool) -> Iterator[str]:
+def _mixed(tables: Sequence[Table], column: str, numeric: bool) -> Iterator[str]:
     """A note on a column that holds only numbers in some tables and texts in another one, or is drafted as a number and
     has texts."""
     seen = [(_name(table), Seen.of([table.columns[column]])) for table in tables]
-    plain = [name for name, own in seen if own.texts and not own.others]
-    for name, own in seen:
-        if own.others and (plain or number):
+    plain = [name for name, values in seen if values.texts and not values.others]
+    for name, values in seen:
+        if values.others and (plain or numeric):
             where = f"numbers in {', '.join(plain)}, and" if plain else "numbers, and"
             yield (
-                f"Column '{column}' has {where} texts in {name}: {_quoted(own.others)}. Should these be numbers, "
+                f"Column '{column}' has {where} texts in {name}: {_quoted(values.others)}. Should these be numbers, "
                 "or do they mean a missing value (missing-values)?"
             )
 
@@ -272,17 +273,17 @@ def marks(numbers: Mapping[float, int]) -> Iterator[float]:
     values = sorted(numbers)
     while len(values) > 2:
         ends = sorted((0, -1), key=lambda end: -abs(values[end] - values[1 if end == 0 else -2]))
-        found = next((end for end in ends if _stands_alone(values, end, numbers)), None)
-        if found is None:
+        lone = next((end for end in ends if _stands_alone(values, end, numbers)), None)
+        if lone is None:
             return
-        yield values.pop(found)
+        yield values.pop(lone)
 
 
 def _stands_alone(values: Sequence[float], end: int, numbers: Mapping[float, int]) -> bool:
-    own, others = values[end], values[1:] if end == 0 else values[:-1]
+    value, others = values[end], values[1:] if end == 0 else values[:-1]
     gaps = [high - low for low, high in pairwise(others)]
-    lone = numbers[own] > 1 and abs(own - others[end]) > max(gaps)
-    return lone and (len(others) >= _MANY_NUMBERS or set(f"{abs(own):g}") == {"9"})
+    lone = numbers[value] > 1 and abs(value - others[end]) > max(gaps)
+    return lone and (len(others) >= _MANY_NUMBERS or set(f"{abs(value):g}") == {"9"})
 
 
 def _quoted(words: Sequence[str]) -> str:

@@ -65,20 +65,22 @@ def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read tables, each in the dialect in which it seems to be written; DataError for one that cannot be read."""
     tables = [_read(Path(path).expanduser()) for path in paths]
     texts_ = {
-        name: own for name, own in by_column(tables).items() if not all(map(is_allowed_number, chain(*own)))
+        name: counts
+        for name, counts in by_column(tables).items()
+        if not all(map(is_allowed_number, chain(*counts)))
     }
-    ways = {name: written(Seen.of(own)) for name, own in texts_.items()}
+    ways = {name: written(Seen.of(counts)) for name, counts in texts_.items()}
     known = {name: way for name, way in ways.items() if way}
     return [_plain(table, known) for table in tables] if known else tables
 
 
 def by_column(tables: Sequence[Table]) -> dict[str, list[Counter[str]]]:
     """The texts of every column, in each table that has it."""
-    found: dict[str, list[Counter[str]]] = {}
+    columns: dict[str, list[Counter[str]]] = {}
     for table in tables:
         for name, texts_ in table.columns.items():
-            found.setdefault(name, []).append(texts_)
-    return found
+            columns.setdefault(name, []).append(texts_)
+    return columns
 
 
 def _plain(table: Table, ways: Mapping[str, Written]) -> Table:
@@ -104,22 +106,22 @@ def _read(file: Path) -> Table:
         raise DataError(
             f"{file} has one column, {header[0]!r}: fields must be separated by {', '.join(DELIMITERS.values())}"
         )
-    found: Counts = {name: Counter() for name in header}
+    columns: Counts = {name: Counter() for name in header}
     thousands: Counts = {name: Counter() for name in header}
     nested = nested_columns(file)  # which the draft ignores, as they have no texts
     for piece in pieces([name for name in header if name not in nested]):
         for name, cells in piece.items():
-            own = listed(cells)
+            values = listed(cells)
             if dialect and dialect.decimal == ",":
-                thousands[name].update(filter(has_thousands, own))
-                own = list(map(with_point, own))
-            found[name].update(texts(own))
-    some = any(found.values())
+                thousands[name].update(filter(has_thousands, values))
+                values = list(map(with_point, values))
+            columns[name].update(texts(values))
+    some = any(columns.values())
     if not some and uneven:
         raise DataError("".join(f"{file}, row {row} {text}" for row, text in list(uneven.items())[:1]))
     if not some:
         raise DataError(f"{file} has a header and no rows")
-    return Table(file, dialect, found, tuple(uneven), thousands)
+    return Table(file, dialect, columns, tuple(uneven), thousands)
 
 
 def draft(
@@ -141,28 +143,28 @@ def draft(
     outcome = [label, *filter(None, [event, weight])]
     if weight in outcome[:-1]:
         raise DataError(f"column '{weight}' cannot be both the weight and the label or the event")
-    for own in outcome:
-        if own not in names:
-            raise DataError(f"there is no column '{own}' in {files}{alike(own, names)}")
+    for name in outcome:
+        if name not in names:
+            raise DataError(f"there is no column '{name}' in {files}{alike(name, names)}")
     absent, ways = Counter([""]), tables[0].written
     seen = {name: Seen.of(table.columns.get(name, absent) for table in tables) for name in names}
     columns = [seen[name].column(name, ways.get(name)) for name in names if name not in outcome]
     used = tuple(
-        replace(own, range=None) if private_ranges and isinstance(own, Number) else own
-        for own in columns
-        if isinstance(own, Number | Category)
+        replace(column, range=None) if private_ranges and isinstance(column, Number) else column
+        for column in columns
+        if isinstance(column, Number | Category)
     )
     if not used:
         asked = {name: question(name, seen[name]) for name in names if name not in outcome}
-        why = "".join(f"; column '{name}' {own}" for name, own in asked.items() if own)
+        why = "".join(f"; column '{name}' {reason}" for name, reason in asked.items() if reason)
         raise DataError(f"no column of {tables[0].file} but the label can be used{why}")
     ignored = tuple(name for name in columns if isinstance(name, str))
     drafted = seen[label].survival(label, event, seen[event]) if event else seen[label].label(label)
     others = [name for name in names if name not in outcome]
     if isinstance(drafted, Survival) and any(_may_start(name, seen[name], seen[label]) for name in others):
         drafted = replace(drafted, one_row=False)  # a question, see `schema_file`
-    found = seen[weight].weight(weight) if weight else None
-    return Schema(used, drafted, ignored, dialect=_most_frequent(tables), weight=found)
+    weight_column = seen[weight].weight(weight) if weight else None
+    return Schema(used, drafted, ignored, dialect=_most_frequent(tables), weight=weight_column)
 
 
 def _may_start(name: str, seen: "Seen", times: "Seen") -> bool:
@@ -174,8 +176,8 @@ def _may_start(name: str, seen: "Seen", times: "Seen") -> bool:
 
 
 def _most_frequent(tables: Sequence[Table]) -> Dialect:
-    found = Counter(table.dialect for table in tables if table.dialect)
-    return found.most_common(1)[0][0] if found else PLAIN
+    dialects = Counter(table.dialect for table in tables if table.dialect)
+    return dialects.most_common(1)[0][0] if dialects else PLAIN
 
 
 class Seen:
@@ -191,12 +193,12 @@ class Seen:
         every = list(tables)
         absent = set(MISSING_TEXTS)
         present = [
-            own
-            if absent.isdisjoint(own)
-            else Counter({text: n for text, n in own.items() if text not in absent})
-            for own in every
+            table
+            if absent.isdisjoint(table)
+            else Counter({text: n for text, n in table.items() if text not in absent})
+            for table in every
         ]
-        return cls([own for own in present if own], any(absent & own.keys() for own in every))
+        return cls([table for table in present if table], any(absent & table.keys() for table in every))
 
     @cached_property
     def numbers(self) -> dict[float, int]:
@@ -213,7 +215,7 @@ class Seen:
         """Whether the column holds numbers, perhaps with a few texts among them."""
         if not self.others or len(self.numbers) <= _FEW_NUMBERS:
             return not self.others and bool(self.numbers)
-        whole = sum(all(map(is_allowed_number, own)) for own in self.tables)
+        whole = sum(all(map(is_allowed_number, table)) for table in self.tables)
         return 2 * sum(self.numbers.values()) >= self.texts.total() or 2 * whole > len(self.tables)
 
     def column(self, name: str, way: Written | None = None) -> Column | str:
@@ -271,8 +273,8 @@ class Seen:
         fine = self.numeric and min(self.numbers) >= 0
         if not fine:
             raise DataError(f"column '{name}' cannot be the weight: it must have numbers from 0 on")
-        found = spanned(self.numbers)
-        return Weight(name, replace(found, low=max(found.low, 0.0)))
+        span = spanned(self.numbers)
+        return Weight(name, replace(span, low=max(span.low, 0.0)))
 
     def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
         if not self.numeric:

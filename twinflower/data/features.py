@@ -43,8 +43,8 @@ class Deferred:
 
     def take(self, rows: NDArray[np.int64], axis: int = 0) -> Floats:
         """The features (..., n) of the rows with these numbers (...)."""
-        found = self.complete(self.raw.take(np.ravel(rows), axis=0))
-        return found.reshape(*np.shape(rows), found.shape[1])
+        features = self.complete(self.raw.take(np.ravel(rows), axis=0))
+        return features.reshape(*np.shape(rows), features.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         return self.complete(self.raw).astype(dtype or self.dtype, copy=False)
@@ -78,16 +78,16 @@ def completed(
     whole = np.empty((len(features), columns + bias), dtype)
     squares, buffer = (np.empty((min(_step(whole), len(whole)), columns + bias)) for _ in range(2))
     for rows in _blocks(whole):
-        own = whole[rows]
-        block = own if dtype == DOUBLE else buffer[: len(own)]
+        target = whole[rows]
+        block = target if dtype == DOUBLE else buffer[: len(target)]
         np.divide(features[rows], divisor, out=block[:, :columns])
         block[:, columns:] = 1.0
         if longest:
             block *= common_factor(row_norm, longest)
         elif row_norm:
-            _limit_norms(block, row_norm, squares[: len(own)])
-        if block is not own:
-            own[...] = block
+            _limit_norms(block, row_norm, squares[: len(target)])
+        if block is not target:
+            target[...] = block
     return whole
 
 

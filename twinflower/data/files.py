@@ -48,10 +48,10 @@ def look_for(folders: Iterable[Path], *bases: str) -> Path | None:
 
 def find(folders: Iterable[Path], *bases: str) -> Path:
     """Like `look_for`, but raises `MissingFileError` if there is no such file."""
-    places = list(folders)
-    path = look_for(places, *bases)
+    searched = list(folders)
+    path = look_for(searched, *bases)
     if path is None:
-        names, where = " or ".join(bases), " or ".join(map(str, places))
+        names, where = " or ".join(bases), " or ".join(map(str, searched))
         raise MissingFileError(
             f"no file {names} (plain, .gz or .bz2) in {where}; set data.dir (--data-dir) to its folder"
         )
@@ -118,17 +118,17 @@ def read_fields(path: Path, columns: int) -> list[list[str]]:
         lines = read_bytes(path).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} must be comma-separated text; byte {error.start} is not text") from error
-    kept = ((number, line) for number, line in enumerate(lines, 1) if line.strip() and line[0] != "|")
-    rows = [_fields(path, number, line, columns) for number, line in kept]
+    kept = ((i, line) for i, line in enumerate(lines, 1) if line.strip() and line[0] != "|")
+    rows = [_fields(path, i, line, columns) for i, line in kept]
     if not rows:
         raise DataError(f"{path} must hold at least one row of {columns} columns; it is empty")
     return rows
 
 
-def _fields(path: Path, number: int, line: str, columns: int) -> list[str]:
+def _fields(path: Path, line_number: int, line: str, columns: int) -> list[str]:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != columns:
-        raise DataError(f"{path} must have {columns} columns; line {number} has {len(fields)}")
+        raise DataError(f"{path} must have {columns} columns; line {line_number} has {len(fields)}")
     return fields
 
 
@@ -179,7 +179,7 @@ def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
 def _first_line(content: bytes, least: int) -> int:
     """The number of the first line with an index below `least`, in content that has been parsed successfully."""
     lines = (line.partition(b"#")[0].split()[1:] for line in content.split(b"\n"))
-    return next(number for number, words in enumerate(lines, 1) if any(_index(w) < least for w in words))
+    return next(i for i, words in enumerate(lines, 1) if any(_index(w) < least for w in words))
 
 
 def _index(word: bytes) -> float:

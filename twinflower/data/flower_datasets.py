@@ -35,7 +35,7 @@ def _partition(parts: list[Any]) -> Partition:
         all(_ROW in part.column_names for part in parts), "the partitioner divides columns; rows are needed"
     )
     rows = [np.array(part[_ROW], dtype=np.int64) for part in parts]
-    empty = [i for i, own in enumerate(rows) if not len(own)]
+    empty = [i for i, indices in enumerate(rows) if not len(indices)]
     if empty:
         raise SettingError(f"the partitioner leaves client {empty[0] if empty else 0} without rows")
     together = np.concatenate(rows)

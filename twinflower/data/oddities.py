@@ -23,8 +23,8 @@ _DIGITS = re.compile(r"[^\w\s]{0,2}\s?\d")  # texts that begin like a number
 _YEAR, _MONTH, _DAY = r"(19|20)\d\d", "(0?[1-9]|1[0-2])", r"(0?[1-9]|[12]\d|3[01])"
 _TIME = r"\d{1,2}:\d\d(:\d\d)?.*"
 _DATES = [
-    re.compile(own)
-    for own in (
+    re.compile(pattern)
+    for pattern in (
         rf"{_YEAR}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])",
         rf"{_YEAR}[-/.]{_MONTH}([-/.]{_DAY})?([T ]{_TIME})?",
         rf"({_DAY}[-/.]{_MONTH}|{_MONTH}[-/.]{_DAY})[-/.]({_YEAR}|\d\d)( {_TIME})?",
@@ -69,7 +69,7 @@ class Written(NamedTuple):
 
     def column(self, column: Number) -> Number:
         """The column, with numbers that are written so."""
-        below, above = (LIMIT if own else "" for own in (self.below, self.above))
+        below, above = (LIMIT if allowed else "" for allowed in (self.below, self.above))
         return replace(column, unit=self.unit, below=below, above=above)
 
 
@@ -79,10 +79,10 @@ def question(name: str, seen: Seen) -> str:
         return "is the index that pandas stores with a table"
     if _are_dates(name, seen):
         return "has dates or times: compute what they say, such as an age in years, in a column of its own"
-    found = [own for text in seen.others if (own := _NUMBER.fullmatch(text))]
-    units = _units(found)
+    matches = [match for text in seen.others if (match := _NUMBER.fullmatch(text))]
+    units = _units(matches)
     if (
-        1 < len(units) <= _MOST_UNITS and len({own[2] for own in found}) > _FEW
+        1 < len(units) <= _MOST_UNITS and len({match[2] for match in matches}) > _FEW
     ):  # fewer are codes, such as stages
         return f"has numbers in {' and '.join(map(repr, units.values()))}: bring them to one unit"
     if _are_names(name, seen):
@@ -92,7 +92,7 @@ def question(name: str, seen: Seen) -> str:
 
 def _are_dates(name: str, seen: Seen) -> bool:
     texts, numbers = seen.texts, seen.numbers
-    if any(texts and all(own.fullmatch(text.lower()) for text in texts) for own in _DATES):
+    if any(texts and all(pattern.fullmatch(text.lower()) for text in texts) for pattern in _DATES):
         return True
     if len(numbers) > _FEW and _WHEN.intersection(tokens(name)):
         return True
@@ -103,7 +103,7 @@ def _are_names(name: str, seen: Seen) -> bool:
     words, rows = {*tokens(name)}, seen.texts.total()
     if len(seen.texts) <= _FEW or not all(number == int(number) for number in seen.numbers):
         return False
-    unlike = all(count == 1 for own in seen.tables for count in own.values())
+    unlike = all(count == 1 for table in seen.tables for count in table.values())
     if words & _NAMED or (unlike and words & _PERHAPS):
         return True
     if not unlike or rows < _MANY or len(seen.others) not in (0, rows):
@@ -125,28 +125,28 @@ def _are_codes(numbers: Iterable[float]) -> bool:
 def written(seen: Seen) -> Written | None:
     """How numbers are written in the texts of a column; None unless most of these texts are numbers with the same unit,
     and there are more than a few different numbers."""
-    found = [own for text in seen.others if (own := _NUMBER.fullmatch(text))]
-    units = _units(found)
-    if 2 * len(found) <= len(seen.others) or len(units) > 1:
+    matches = [match for text in seen.others if (match := _NUMBER.fullmatch(text))]
+    units = _units(matches)
+    if 2 * len(matches) <= len(seen.others) or len(units) > 1:
         return None
-    many = len({own[2] for own in found} | {f"{number:g}" for number in seen.numbers}) > _FEW
-    signs = {own[1].strip() for own in found if own[1]}
+    many = len({match[2] for match in matches} | {f"{number:g}" for number in seen.numbers}) > _FEW
+    signs = {match[1].strip() for match in matches if match[1]}
     return Written(next(iter(units.values()), ""), "<" in signs, ">" in signs) if many else None
 
 
 def number_in(text: str) -> str:
     """The number in such a text, and any other text as it is."""
-    found = _NUMBER.fullmatch(text)
-    return found[2] if found else text
+    match = _NUMBER.fullmatch(text)
+    return match[2] if match else text
 
 
 def begin_like_numbers(texts: Sequence[str]) -> list[str]:
     """The texts that begin like a number, if these are many."""
-    found = [text for text in texts if _DIGITS.match(text)]
-    return found if len(texts) > _FEW and 2 * len(found) > len(texts) else []
+    matching = [text for text in texts if _DIGITS.match(text)]
+    return matching if len(texts) > _FEW and 2 * len(matching) > len(texts) else []
 
 
-def _units(found: Iterable[re.Match[str]]) -> dict[str, str]:
+def _units(matches: Iterable[re.Match[str]]) -> dict[str, str]:
     """The units after these numbers, by what they are without capitals."""
-    units = [own[3].strip() for own in found]
+    units = [match[3].strip() for match in matches]
     return {unit.casefold(): unit for unit in units if unit}

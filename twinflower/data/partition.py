@@ -29,8 +29,8 @@ class Partition:
     @classmethod
     def grouped(cls, rows: Iterable[Ints]) -> "Partition":
         """The partition with these rows of each client."""
-        own = list(rows)
-        return cls(np.concatenate(own), np.cumsum([0, *map(len, own)]))
+        parts = list(rows)
+        return cls(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))
 
     @property
     def num_clients(self) -> int:
@@ -63,7 +63,7 @@ def hold_out(
         held_out_rows(int(m), share, seed, i, None if groups is None else groups[partition.of(i)], most)
         for i, m in enumerate(partition.sizes)
     ]
-    training, held = ([partition.of(i)[own[k]] for i, own in enumerate(parts)] for k in (0, 1))
+    training, held = ([partition.of(i)[split[k]] for i, split in enumerate(parts)] for k in (0, 1))
     return Partition.grouped(training), Partition.grouped(held)
 
 
@@ -93,8 +93,8 @@ def parted(rows: Ints, size: int, groups: Ints | None = None) -> tuple[Ints, Int
     groups (rows,): the group of each of them. The rows of a group stay together: the group of the last of the first
     rows is completed, unless no group would be left for the others. size 0: none.
     """
-    rows, places = together(rows, groups)
-    end = np.searchsorted(places, min(places[size - 1] + 1, places[-1])) if size else 0
+    rows, codes = together(rows, groups)
+    end = np.searchsorted(codes, min(codes[size - 1] + 1, codes[-1])) if size else 0
     return rows[end:], rows[:end]
 
 
@@ -228,8 +228,8 @@ def _deal(kinds: Ints, counts: Ints, order: Ints) -> Partition:
     owner = np.full(len(order), -1)
     kinds_in_order = kinds[order]
     for kind, column in enumerate(counts.T):
-        places = np.flatnonzero(kinds_in_order == kind)[: column.sum()]
-        owner[places] = np.repeat(np.arange(len(counts)), column)
+        positions = np.flatnonzero(kinds_in_order == kind)[: column.sum()]
+        owner[positions] = np.repeat(np.arange(len(counts)), column)
     given = np.flatnonzero(owner >= 0)
     by_client = given[np.argsort(owner[given], kind="stable")]
     return Partition(order[by_client], np.cumsum([0, *counts.sum(axis=1)]))
@@ -242,4 +242,4 @@ def _cut(whole: Partition, samples: int, equal: bool) -> Partition:
         return whole
     text = f"partition.samples-per-client must be at most {smallest}, the rows of the smallest client; got {samples}"
     require(samples <= smallest or not equal, text)
-    return Partition.grouped(own[:samples] for own in np.split(whole.rows, whole.offsets[1:-1]))
+    return Partition.grouped(rows[:samples] for rows in np.split(whole.rows, whole.offsets[1:-1]))

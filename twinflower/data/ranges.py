@@ -84,7 +84,7 @@ class Bins:
         sizes = np.searchsorted(self.edges, np.abs(values), side="right")
         codes = self.magnitudes + np.where(values < 0, -1, 1) * np.minimum(sizes, self.magnitudes)
         codes = np.where(np.isnan(values), self.count - 1, codes)
-        return np.stack([np.bincount(own, minlength=self.count) for own in codes.T]).astype(np.float64)
+        return np.stack([np.bincount(column, minlength=self.count) for column in codes.T]).astype(np.float64)
 
     def find_ranges(self, counts: Floats, rows: int, sigma: float) -> tuple[Range, ...]:
         """A range for each column from the noisy counts (columns, bins) of altogether so many rows.
@@ -93,12 +93,12 @@ class Bins:
         deviations of the column's densest interval, and all but `_TAIL` of the values on either side as far as the
         noise allows to see them.
         """
-        return tuple(self._range(own, rows, sigma) for own in counts)
+        return tuple(self._range(column, rows, sigma) for column in counts)
 
     def holding_ranges(self, counts: Floats) -> tuple[Range, ...]:
         """The range of the bins that are not empty for each column, from exact counts (columns, bins)."""
         ends = np.concatenate([-self.edges[::-1], self.edges])
-        return tuple(_holding(own[:-1], ends) for own in counts)
+        return tuple(_holding(column[:-1], ends) for column in counts)
 
     def outside(self, counts: Floats, rows: int, sigma: float, ranges: Sequence[Range]) -> list[int]:
         """For each column a bound on how many of the rows are outside of its range, which 95% of noises let hold.
@@ -107,12 +107,13 @@ class Bins:
         within the range, and also all rows but the missing ones and those in bins within it; the sum of fewer bins has
         less noise, of standard deviation sigma in each. Zero is within a range that touches it.
         """
-        return [self._outside(own, rows, sigma, range) for own, range in zip(counts, ranges, strict=True)]
+        pairs = zip(counts, ranges, strict=True)
+        return [self._outside(column, rows, sigma, range_) for column, range_ in pairs]
 
-    def _outside(self, counts: Floats, rows: int, sigma: float, own: Range) -> int:
+    def _outside(self, counts: Floats, rows: int, sigma: float, range_: Range) -> int:
         ends = np.concatenate([-self.edges[::-1], self.edges])
         ends[[self.magnitudes, self.magnitudes + 1]] = 0.0
-        held = (ends[:-1] >= own.low) & (ends[1:] <= own.high)
+        held = (ends[:-1] >= range_.low) & (ends[1:] <= range_.high)
         bins, kept = counts[:-1], int(held.sum()) + 1
         if kept < len(bins) - kept:
             value, terms = rows - counts[-1] - bins[held].sum(), kept
@@ -133,13 +134,13 @@ class Bins:
         window = _densest(negative + positive, np.arange(k + 1.0), present)
         if window is None:
             return _UNKNOWN
-        bins, places = self._bins(negative, positive, present, window[1])
-        found = _densest(bins, places, present)
-        if found is None:
+        bins, edges = self._bins(negative, positive, present, window[1])
+        interval = _densest(bins, edges, present)
+        if interval is None:
             return _UNKNOWN
-        bulk, top = _around(bins, places, *found), self._last(negative, positive, sigma)
-        bins, places = self._bins(negative, positive, present, max(window[1], top))
-        whole = _hull(bulk, _quantiles(bins, places, present, sigma))
+        bulk, top = _around(bins, edges, *interval), self._last(negative, positive, sigma)
+        bins, edges = self._bins(negative, positive, present, max(window[1], top))
+        whole = _hull(bulk, _quantiles(bins, edges, present, sigma))
         return _hull(whole, Range(0.0, 0.0) if zero > _TAIL * rows + _CLEAR * sigma else None)
 
     def _bins(self, negative: Floats, positive: Floats, present: float, top: int) -> tuple[Floats, Floats]:
@@ -156,7 +157,7 @@ class Bins:
 
     def _last(self, negative: Floats, positive: Floats, sigma: float) -> int:
         """The upper edge of the last octave whose count, of one sign, is clearly not only noise; 0 without any."""
-        octaves = np.maximum(*(own.reshape(-1, self.per_octave).sum(1) for own in (negative, positive)))
+        octaves = np.maximum(*(counts.reshape(-1, self.per_octave).sum(1) for counts in (negative, positive)))
         clear = np.flatnonzero(octaves > _CLEAR * sigma * math.sqrt(self.per_octave))
         return (int(clear[-1]) + 1) * self.per_octave if clear.size else 0
 
@@ -178,10 +179,10 @@ def _densest(counts: Floats, edges: Floats, rows: float) -> tuple[int, int] | No
 def _around(counts: Floats, edges: Floats, first: int, last: int) -> Range:
     """Mean -+ `_DEVIATIONS` standard deviations of the bins between two edges and one more bin on either side, with
     values spread evenly within each bin."""
-    own = slice(max(first - 1, 0), last + 1)
-    shares = np.maximum(counts[own], 0.0)
+    near = slice(max(first - 1, 0), last + 1)
+    shares = np.maximum(counts[near], 0.0)
     shares = shares / shares.sum()
-    low, high = edges[:-1][own], edges[1:][own]
+    low, high = edges[:-1][near], edges[1:][near]
     mean = float(shares @ (low + high)) / 2
     reach = _DEVIATIONS * math.sqrt(float(shares @ (low * low + low * high + high * high)) / 3 - mean * mean)
     return Range(mean - reach, mean + reach)
@@ -194,7 +195,7 @@ def _quantiles(counts: Floats, edges: Floats, rows: float, sigma: float) -> Rang
     if noise[-1] > _SEEN * rows:
         return None
     limit = _TAIL * rows + 2 * noise
-    first, last = (int(np.argmax(np.cumsum(own) > limit)) for own in (counts, counts[::-1]))
+    first, last = (int(np.argmax(np.cumsum(side) > limit)) for side in (counts, counts[::-1]))
     return Range(float(edges[first]), float(edges[len(counts) - last]))
 
 
@@ -216,7 +217,7 @@ def _holding(counts: Floats, ends: Floats) -> Range:
 
 def pack_ranges(ranges: Sequence[Range]) -> bytes:
     """The ranges as bytes, two little-endian numbers of 64 bits for each."""
-    return np.array([(own.low, own.high) for own in ranges], dtype="<f8").tobytes()
+    return np.array([(range_.low, range_.high) for range_ in ranges], dtype="<f8").tobytes()
 
 
 def unpack_ranges(content: Any, columns: int) -> tuple[Range, ...]:
@@ -225,7 +226,7 @@ def unpack_ranges(content: Any, columns: int) -> tuple[Range, ...]:
         raise ReplyError(f"a request must carry the ranges of {columns} columns")
     pairs = np.frombuffer(content, dtype="<f8").reshape(columns, 2).tolist()
     ranges = tuple(Range(low, high) for low, high in pairs)
-    if not all(-LARGEST <= own.low < own.high <= LARGEST and own.half >= SMALLEST for own in ranges):
+    if not all(-LARGEST <= r.low < r.high <= LARGEST and r.half >= SMALLEST for r in ranges):
         raise ReplyError("the ranges of columns must be finite, each with low < high")
     return ranges
 
@@ -249,11 +250,11 @@ class Unscaled:
     @property
     def values(self) -> Floats:
         """The numbers of the columns with private ranges, (rows, columns)."""
-        return self.rows[:, self.schema.private_places]
+        return self.rows[:, self.schema.private_indices]
 
-    def taken(self, places: Any) -> "Unscaled":
+    def taken(self, selected: Any) -> "Unscaled":
         """Some of the rows, which are also the test rows."""
-        rows = self.rows[places]
+        rows = self.rows[selected]
         return Unscaled(self.schema, rows, rows, self.finish)
 
     def scaled(self, ranges: Sequence[Range] | None = None) -> tuple[Floats, Floats]:
@@ -265,6 +266,6 @@ class Unscaled:
 
     def _with(self, rows: Floats, ranges: Sequence[Range]) -> Floats:
         out = rows.copy() if ranges else rows
-        for place, own in zip(self.schema.private_places, ranges, strict=True):
-            out[:, place] = own.features(out[:, place])
+        for index, range_ in zip(self.schema.private_indices, ranges, strict=True):
+            out[:, index] = range_.features(out[:, index])
         return out

@@ -137,7 +137,7 @@ class Schema:
         )
 
     @cached_property
-    def private_places(self) -> list[int]:
+    def private_indices(self) -> list[int]:
         """The indices of the features of these columns."""
         return [self.features.index(name) for name in self.private]
 
@@ -160,14 +160,18 @@ class Schema:
     @cached_property
     def _written(self) -> dict[str, Number]:
         """The columns whose numbers are written with a unit, or with limits of detection."""
-        return {own.name: own for own in self.columns if isinstance(own, Number) and has_signs(own)}
+        return {
+            column.name: column for column in self.columns if isinstance(column, Number) and has_signs(column)
+        }
 
     def with_ranges(self, ranges: Sequence[Range]) -> "Schema":
         """The schema with these ranges in place of the private ones."""
-        found = dict(zip(self.private, ranges, strict=True))
+        released = dict(zip(self.private, ranges, strict=True))
         columns = tuple(
-            replace(own, range=found[own.name]) if isinstance(own, Number) and own.range is None else own
-            for own in self.columns
+            replace(column, range=released[column.name])
+            if isinstance(column, Number) and column.range is None
+            else column
+            for column in self.columns
         )
         return replace(self, columns=columns)
 
@@ -201,22 +205,22 @@ class Schema:
         rows = len(cells[self.names[0]])
         out, clipped = np.empty((rows, len(self.features))), np.empty((rows, len(self.columns)), bool)
         first = 0
-        for place, column in enumerate(self.columns):
+        for index, column in enumerate(self.columns):
             last = first + len(column.features)
             with _named(column.name):
-                own = self.measured(column.name, cells[column.name])
-                clipped[:, place] = column.encode(own, self.absent, out[:, first:last])
+                measured = self.measured(column.name, cells[column.name])
+                clipped[:, index] = column.encode(measured, self.absent, out[:, first:last])
             first = last
         return out, clipped
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
         """The labels (rows,): class indices, numbers in [-1, 1], counts with their offsets (`count_labels`), or signed
         times (`survival_labels`)."""
-        found = []
+        parts = []
         for name, encode in self.label.encoders.items():
             with _named(name):
-                found.append(encode(self.measured(name, cells[name]), self.absent))
-        return self.label.joined(*found)
+                parts.append(encode(self.measured(name, cells[name]), self.absent))
+        return self.label.joined(*parts)
 
     def encode_weights(self, cells: Mapping[str, Cells]) -> Floats | None:
         """The weights (rows,), None for a schema without them."""
@@ -247,9 +251,7 @@ class Schema:
         """The schema as a nested dictionary, with the structure of its TOML file."""
         return {
             "version": VERSION,
-            **{
-                key: own for key, own in self.dialect._asdict().items() if own != Dialect._field_defaults[key]
-            },
+            **_changed(self.dialect),
             "missing-values": list(self.missing_texts),
             "ignore": list(self.ignore),
             **({"group": self.group} if self.group else {}),
@@ -266,7 +268,7 @@ def _named(column: str) -> Iterator[None]:
     try:
         yield
     except CellError as error:
-        raise error.placed(column) from None
+        raise error.in_column(column) from None
 
 
 def _weight_keys(weight: Weight) -> dict[str, Any]:
@@ -281,8 +283,8 @@ def _label_table(label: Label) -> dict[str, Any]:
         return {"column": label.column, "times": span, "event": label.event, **values, **persons}
     if isinstance(label, Counts):
         ends = [label.exposures.low, label.exposures.high]
-        own = {"exposure": label.exposure, "exposure-range": ends} if label.exposure else {}
-        return {"column": label.column, "counts": label.most, **own}
+        exposure = {"exposure": label.exposure, "exposure-range": ends} if label.exposure else {}
+        return {"column": label.column, "counts": label.most, **exposure}
     if isinstance(label, Target):
         return {"column": label.column, "range": [label.range.low, label.range.high]}
     return {"column": label.column, "classes": _named_values(label.names, label.values)}
@@ -297,23 +299,22 @@ def _column_table(column: Column) -> dict[str, Any]:
     if isinstance(column, Number):
         kind |= {"unit": column.unit} if column.unit else {}
         limits = {"censored-below": column.below, "censored-above": column.above}
-        kind |= {key: own for key, own in limits.items() if own}
+        kind |= {key: limit for key, limit in limits.items() if limit}
     return kind | ({} if column.missing == REFUSE else {"missing": column.missing})
 
 
 def _named_values(names: Sequence[str | int], values: Sequence[tuple[str, ...]]) -> Any:
     """A list of names, or a dictionary with the values of each name where these are not the name alone."""
-    if all((as_text(name),) == own for name, own in zip(names, values, strict=bool(values))):
+    if all((as_text(name),) == texts for name, texts in zip(names, values, strict=bool(values))):
         return list(names)
     return dict(zip(map(str, names), map(list, values), strict=True))
 
 
 def _site_tables(sites: Mapping[str, Mapping[str, Scale]]) -> dict[str, Any]:
     """The units of sites, without the values that are the default ones."""
-    return {
-        site: {
-            name: {key: own for key, own in unit._asdict().items() if own != Scale._field_defaults[key]}
-            for name, unit in columns.items()
-        }
-        for site, columns in sites.items()
-    }
+    return {site: {name: _changed(unit) for name, unit in columns.items()} for site, columns in sites.items()}
+
+
+def _changed(value: Dialect | Scale) -> dict[str, Any]:
+    """The fields that differ from their defaults."""
+    return {key: field for key, field in value._asdict().items() if field != value._field_defaults[key]}

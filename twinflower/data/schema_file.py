@@ -112,95 +112,94 @@ def _weight(document: Mapping[str, Any]) -> Weight | None:
     if "weight" not in document and "weight-range" not in document:
         return None
     expect("weight" in document and "weight-range" in document, "weight and weight-range belong together")
-    column, own = document["weight"], document["weight-range"]
+    column, limits = document["weight"], document["weight-range"]
     if not (isinstance(column, str) and bool(column)):
         raise DataError(f"weight must be the name of a column; got {column!r}")
-    expect(own != PRIVATE, "weight-range must be public, [low, high]; it has no counts")
-    found = _range("weight-range", own)
-    if not found.low >= 0:
-        raise DataError(f"weight-range must be within 0 and {LARGEST:g}; got {own!r}")
-    return Weight(column, found)
+    expect(limits != PRIVATE, "weight-range must be public, [low, high]; it has no counts")
+    range_ = _range("weight-range", limits)
+    if not range_.low >= 0:
+        raise DataError(f"weight-range must be within 0 and {LARGEST:g}; got {limits!r}")
+    return Weight(column, range_)
 
 
 def _dialect(document: Mapping[str, Any]) -> Dialect:
-    found = Dialect(**{key: document[key] for key in Dialect._fields if key in document})
-    for key, own, known in zip(Dialect._fields, found, (DELIMITERS, DECIMALS), strict=True):
-        if own not in tuple(known):
-            raise DataError(f"{key} must be one of {' '.join(map(_toml, known))}; got {own!r}")
-    return found
+    dialect = Dialect(**{key: document[key] for key in Dialect._fields if key in document})
+    for key, value, known in zip(Dialect._fields, dialect, (DELIMITERS, DECIMALS), strict=True):
+        if value not in tuple(known):
+            raise DataError(f"{key} must be one of {' '.join(map(_toml, known))}; got {value!r}")
+    return dialect
 
 
 def _column(name: str, table: Any) -> Column:
-    place = f"column '{name}'"
+    where = f"column '{name}'"
     if not isinstance(table, dict):
-        raise DataError(f"{place} must be a table such as {{ range = [0, 1] }}; got {table!r}")
+        raise DataError(f"{where} must be a table such as {{ range = [0, 1] }}; got {table!r}")
     written = ("unit", *LIMITS)
-    _check_keys(place, table, ("range", "categories", "missing", *written))
+    _check_keys(where, table, ("range", "categories", "missing", *written))
     if not name == name.strip() != "":
-        raise DataError(f"{place} must have a name without spaces around it")
+        raise DataError(f"{where} must have a name without spaces around it")
     if ("range" in table) == ("categories" in table):
-        raise DataError(f"{place} needs either range or categories")
+        raise DataError(f"{where} needs either range or categories")
     missing = table.get("missing", REFUSE)
     if missing not in MISSING:
         raise DataError(
-            f"{place}: missing must be one of {', '.join(MISSING)}; got {missing!r}{alike(missing, MISSING)}"
+            f"{where}: missing must be one of {', '.join(MISSING)}; got {missing!r}{alike(missing, MISSING)}"
         )
     unit, below, above = (table.get(key, "") for key in written)
     if not (isinstance(unit, str) and unit == unit.strip()):
-        raise DataError(f"{place}: unit must be a text such as kg; got {unit!r}")
+        raise DataError(f"{where}: unit must be a text such as kg; got {unit!r}")
     for key, known in LIMITS.items():
-        text = f"{place}: {key} must be one of {', '.join(known)}; got {table.get(key)!r}"
+        text = f"{where}: {key} must be one of {', '.join(known)}; got {table.get(key)!r}"
         expect(table.get(key, LIMIT) in known, text)
     if "range" in table:
-        range_ = None if table["range"] == PRIVATE else _range(place, table["range"])
+        range_ = None if table["range"] == PRIVATE else _range(where, table["range"])
         return Number(name, range_, missing, unit, below, above)
     if any(key in table for key in written):
-        raise DataError(f"{place}: {', '.join(written)} belong to a range")
-    names, values = _named_values(place, "category", "categories", table["categories"])
+        raise DataError(f"{where}: {', '.join(written)} belong to a range")
+    names, values = _named_values(where, "category", "categories", table["categories"])
     return Category(name, names, missing, values if isinstance(table["categories"], dict) else ())
 
 
 def _named_values(
-    place: str, kind: str, kinds: str, given: Any
+    where: str, kind: str, kinds: str, given: Any
 ) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
     """Names, and the values of each, from a list of values or a table of lists."""
     if isinstance(given, dict):
-        names, values = tuple(given), tuple(_values(f"{kind} '{name}'", own) for name, own in given.items())
-        _check_distinct(f"values of {kinds}", [value for own in values for value in own])
+        names, values = tuple(given), tuple(_values(f"{kind} '{name}'", v) for name, v in given.items())
+        _check_distinct(f"values of {kinds}", [value for group in values for value in group])
         return names, values
-    names = _values(f"{place}: {kinds}", given)
+    names = _values(f"{where}: {kinds}", given)
     return names, tuple((name,) for name in names)
 
 
 def _sites(given: Any, numeric: Collection[str]) -> dict[str, dict[str, Scale]]:
-    place = "sites"
-    good = isinstance(given, dict) and all(isinstance(own, dict) for own in given.values())
+    good = isinstance(given, dict) and all(isinstance(columns, dict) for columns in given.values())
     if not good:
         raise DataError(
-            f'{place} must be a table such as "site-2.csv" = {{ dose = {{ scale = 10 }} }}; got {given!r}'
+            f'sites must be a table such as "site-2.csv" = {{ dose = {{ scale = 10 }} }}; got {given!r}'
         )
     for site, columns in given.items():
         for name in columns:
             if name not in numeric:
-                raise DataError(f"{place}: '{site}': '{name}' is no column of numbers{alike(name, numeric)}")
+                raise DataError(f"sites: '{site}': '{name}' is no column of numbers{alike(name, numeric)}")
     return {
-        site: {name: _scale(f"{place}: '{site}': column '{name}'", own) for name, own in columns.items()}
+        site: {name: _scale(f"sites: '{site}': column '{name}'", unit) for name, unit in columns.items()}
         for site, columns in given.items()
     }
 
 
-def _scale(place: str, given: Any) -> Scale:
+def _scale(where: str, given: Any) -> Scale:
     if not (isinstance(given, dict) and bool(given)):
-        raise DataError(f"{place} must have scale, offset or both; got {given!r}")
-    _check_keys(place, given, Scale._fields)
-    good = all(type(own) in (int, float) and moderate(own) for own in given.values())
+        raise DataError(f"{where} must have scale, offset or both; got {given!r}")
+    _check_keys(where, given, Scale._fields)
+    good = all(type(value) in (int, float) and moderate(value) for value in given.values())
     if not good:
         raise DataError(
-            f"{place}: scale and offset must be numbers, 0 or from 1e-100 to 1e100 in size; got {given!r}"
+            f"{where}: scale and offset must be numbers, 0 or from 1e-100 to 1e100 in size; got {given!r}"
         )
-    unit = Scale(**{key: float(own) for key, own in given.items()})
+    unit = Scale(**{key: float(value) for key, value in given.items()})
     if unit.scale == 0:
-        raise DataError(f"{place}: scale must not be 0")
+        raise DataError(f"{where}: scale must not be 0")
     return unit
 
 
@@ -278,13 +277,13 @@ def _counts(column: str, table: Mapping[str, Any]) -> Counts:
     )
     if not exposure:
         return Counts(column, most)
-    own = _range("label: exposure-range", table["exposure-range"])
-    good = own.low > 0 and max(-math.log(own.low), math.log(own.high)) < FARTHEST
+    exposures = _range("label: exposure-range", table["exposure-range"])
+    good = exposures.low > 0 and max(-math.log(exposures.low), math.log(exposures.high)) < FARTHEST
     if not good:
         raise DataError(
             f"label: exposure-range must be within {math.exp(-FARTHEST):.1g} and {math.exp(FARTHEST):.1g}"
         )
-    return Counts(column, most, exposure, own)
+    return Counts(column, most, exposure, exposures)
 
 
 def _classes(column: str, classes: Any) -> Classes:
@@ -296,42 +295,42 @@ def _classes(column: str, classes: Any) -> Classes:
     return Classes(column, names, values)
 
 
-def _range(place: str, given: Any) -> Range:
+def _range(where: str, given: Any) -> Range:
     good = isinstance(given, list) and len(given) == 2 and all(type(v) in (int, float) for v in given)
     low, high = map(float, given) if good else (0.0, 0.0)
     good = -LARGEST <= low < high <= LARGEST and Range(low, high).half > 0
     if not good:
         raise DataError(
-            f"{place}: range must be [low, high], two finite numbers with low < high; got {given!r}"
+            f"{where}: range must be [low, high], two finite numbers with low < high; got {given!r}"
             f"{alike(given, [PRIVATE])}"
         )
     return Range(low, high)
 
 
-def _values(place: str, given: Any) -> tuple[str, ...]:
+def _values(where: str, given: Any) -> tuple[str, ...]:
     good = isinstance(given, list) and bool(given) and all(isinstance(v, str | int | float) for v in given)
     if not good:
-        raise DataError(f"{place} must be a list of texts or numbers; got {given!r}")
+        raise DataError(f"{where} must be a list of texts or numbers; got {given!r}")
     texts = tuple(map(as_text, given))
-    _check_distinct(place, texts)
+    _check_distinct(where, texts)
     return texts
 
 
-def _texts(place: str, given: Any) -> tuple[str, ...]:
+def _texts(where: str, given: Any) -> tuple[str, ...]:
     good = isinstance(given, list) and all(isinstance(value, str) for value in given)
     if not good:
-        raise DataError(f"{place} must be a list of texts; got {given!r}")
+        raise DataError(f"{where} must be a list of texts; got {given!r}")
     return tuple(given)
 
 
-def _check_distinct(place: str, words: Sequence[str]) -> None:
+def _check_distinct(where: str, words: Sequence[str]) -> None:
     twice = [word for word, count in Counter(words).items() if count > 1]
     if twice:
-        raise DataError(f"{place} must differ; '{twice[0]}' is there twice")
+        raise DataError(f"{where} must differ; '{twice[0]}' is there twice")
 
 
-def _check_keys(place: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-    prefix = f"{place}: " if place else ""
+def _check_keys(where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    prefix = f"{where}: " if where else ""
     for key in table:
         if key not in known:
             raise DataError(f"{prefix}there is no key '{key}'; {nearest(key, known)}")
@@ -359,7 +358,7 @@ def to_line(entries: Mapping[str, Any]) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_toml(own)}" for key, own in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return (

@@ -101,7 +101,7 @@ def load_tables(data: TableData) -> Dataset:
     else:
         parts, test = _divided(names, parts, data.test_fraction, schema.num_classes)
         note = _tested_on(data)
-    sizes = tuple(len(own.labels) for own in parts)
+    sizes = tuple(len(part.labels) for part in parts)
     if len(sizes) == 1:
         return _dataset(data, schema, Rows.stacked(parts), test, note=note)
     called = site_names(data) if data.site_column else [Path(name).name for name in names]
@@ -257,12 +257,12 @@ def _divided(
     another fraction leaves a part empty."""
     masks = [
         held_out(
-            own.labels if num_classes else np.zeros(len(own.labels)),
+            table.labels if num_classes else np.zeros(len(table.labels)),
             fraction,
             stream(0, "split", site),
-            own.groups,
+            table.groups,
         )
-        for site, own in enumerate(tables)
+        for site, table in enumerate(tables)
     ]
     for name, mask in zip(names, masks, strict=True):
         if mask.all():
@@ -270,5 +270,5 @@ def _divided(
     if fraction and not any(mask.any() for mask in masks):
         raise DataError(f"{fraction:g} of the rows of every table is none to test on: set data.test-file")
     parts = list(zip(tables, masks, strict=True))
-    test = Rows.stacked([own.taken(mask) for own, mask in parts])
-    return [own.taken(~mask) for own, mask in parts], test
+    test = Rows.stacked([table.taken(mask) for table, mask in parts])
+    return [table.taken(~mask) for table, mask in parts], test

@@ -42,7 +42,7 @@ class Rows(NamedTuple):
 
     def taken(self, rows: NDArray[Any]) -> "Rows":
         """The rows that a mask or an array of numbers selects."""
-        return Rows(self.features[rows], *(None if own is None else own[rows] for own in self[1:]))  # type: ignore[arg-type]
+        return Rows(self.features[rows], *(None if array is None else array[rows] for array in self[1:]))  # type: ignore[arg-type]
 
     @classmethod
     def stacked(cls, tables: Sequence["Rows"]) -> "Rows":
@@ -64,9 +64,9 @@ def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None
     needs less memory than applying it to the whole.
     """
     features, others = [], []
-    for own in encoded(path, schema, labelled=True):
-        features.append(finish(own.features) if finish else own.features)
-        others.append(own[1:])
+    for piece in encoded(path, schema, labelled=True):
+        features.append(finish(piece.features) if finish else piece.features)
+        others.append(piece[1:])
     labels, clipped, weights, groups = zip(*others, strict=True)
     return Rows(
         _joined(features), np.concatenate(labels), np.concatenate(clipped), _all(weights), _all(groups)
@@ -75,7 +75,7 @@ def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None
 
 def read_features(path: str | Path, schema: Schema) -> Floats:
     """Features (rows, features) of a table, with or without a label column; DataError if it does not fit."""
-    return _joined([own.features for own in encoded(path, schema, labelled=False)])
+    return _joined([piece.features for piece in encoded(path, schema, labelled=False)])
 
 
 def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
@@ -131,13 +131,13 @@ def read_names(path: str | Path, schema: Schema, column: str) -> list[str]:
 
 def _texts(file: Path, schema: Schema, needed: Sequence[str], column: str) -> list[str]:
     """The canonical texts of one of the needed columns (rows,), empty where the value is missing."""
-    found = [text for piece in _pieces(file, schema, needed) for text in texts(listed(piece[column]))]
-    return ["" if text in schema.absent else text for text in found]
+    all_texts = [text for piece in _pieces(file, schema, needed) for text in texts(listed(piece[column]))]
+    return ["" if text in schema.absent else text for text in all_texts]
 
 
 def _all(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
     """The weights, or the groups, of all parts of a table, None if the parts have none."""
-    known = [own for own in parts if own is not None]
+    known = [part for part in parts if part is not None]
     return np.concatenate(known) if known else None
 
 
@@ -158,7 +158,7 @@ def table_files(pattern: str) -> list[Path]:
     """The file with this path, or the files that match a pattern such as site-*.csv, sorted by name; DataError if there
     are none. Folders at the beginning that exist are no pattern, even if they have brackets."""
     path = Path(pattern).expanduser()
-    literal = next(own for own in (path, *path.parents) if own.exists())
+    literal = next(parent for parent in (path, *path.parents) if parent.exists())
     if literal == path:
         return [path]
     rest = str(path.relative_to(literal))
@@ -180,11 +180,12 @@ def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece
 
 def numeric_columns(schema: Schema) -> set[str]:
     """The names of the columns that hold numbers."""
-    own = schema.label
-    texts = {own.event} if isinstance(own, Survival) else {own.column} if isinstance(own, Classes) else set()
+    label = schema.label
+    event = {label.event} if isinstance(label, Survival) else set()
+    classes = {label.column} if isinstance(label, Classes) else set()
     weight = {schema.weight.column} if schema.weight else set()
     features = {column.name for column in schema.columns if isinstance(column, Number)}
-    return {*own.encoders} - texts | features | weight
+    return {*label.encoders} - event - classes | features | weight
 
 
 def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
@@ -221,7 +222,7 @@ def check_names(file: Path, header: Sequence[str]) -> None:
 
 
 def _repeated(file: Path, header: Sequence[str]) -> Iterator[tuple[str, str]]:
-    twice = [name for name, number in Counter(header).items() if number > 1]
+    twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         yield f"{file} has two columns called {_quoted(twice[:1])}", ""
 
@@ -230,8 +231,8 @@ def similar(absent: Sequence[str], extra: Sequence[str]) -> str:
     """The extra columns of a table whose names are close to absent ones, as a question; empty if there are none."""
     folded = {name.casefold(): name for name in extra}
     near = [get_close_matches(name.casefold(), folded, 1) for name in absent[:_FEW]]
-    found = [folded[names[0]] for names in near if names]
-    return f"; did you mean {_quoted(found)}?" if found else ""
+    matches = [folded[names[0]] for names in near if names]
+    return f"; did you mean {_quoted(matches)}?" if matches else ""
 
 
 def _quoted(names: Sequence[str]) -> str:
@@ -274,7 +275,7 @@ def _read_parquet(file: Path) -> tuple[list[str], Pieces]:
         from pyarrow import parquet
     except ImportError:
         raise DataError(
-            f'{file}: Parquet needs pyarrow; install it with pip install pyarrow, or write CSV'
+            f"{file}: Parquet needs pyarrow; install it with pip install pyarrow, or write CSV"
         ) from None
     try:
         table = parquet.ParquetFile(file).read()
@@ -303,7 +304,7 @@ def _is_nested(kind: Any) -> bool:
 
     value = kind.value_type if types.is_dictionary(kind) else kind
     return types.is_nested(value) or any(
-        own(value) for own in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+        is_type(value) for is_type in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
     )
 
 
@@ -314,7 +315,7 @@ def nested_columns(file: Path) -> set[str]:
         return set()
     from pyarrow import parquet
 
-    return {own.name for own in parquet.read_schema(file) if _is_nested(own.type)}
+    return {column.name for column in parquet.read_schema(file) if _is_nested(column.type)}
 
 
 def _read_npz(file: Path) -> tuple[list[str], Pieces]:

@@ -63,7 +63,8 @@ _STARTS = {
 }
 _Pair = tuple[set[str], set[str]]
 _YES_NO, _SEX, *_OUTCOMES = [
-    (set(less.split()), set(more.split())) for less, more in (own.split("/") for own in _WORDS.split("\n\n"))
+    (set(less.split()), set(more.split()))
+    for less, more in (pair.split("/") for pair in _WORDS.split("\n\n"))
 ]
 _CODES = ({"0"}, {"1"})
 _PAIRS: list[_Pair] = [
@@ -136,7 +137,7 @@ def same_meaning(values: Collection[str]) -> list[list[str]]:
     on a side. In the order of each group's first value. If that would leave a single group, such as of the genotypes
     AA, Aa and aa, all stay apart."""
     plain = {value: folded(value) for value in values}
-    pair = next((own for own in _PAIRS if _applies(own, {*plain.values()})), None)
+    pair = next((candidate for candidate in _PAIRS if _applies(candidate, {*plain.values()})), None)
     groups: dict[object, list[str]] = {}
     for value, text in plain.items():
         groups.setdefault(_side(text, [pair]) if pair else text, []).append(value)
