@@ -19,10 +19,11 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """See click. The help of arguments is read again: with click 8.4, typer 0.20 loses it."""
         command = super().get_command(ctx, cmd_name)
-        declared = get_type_hints(unwrap(command.callback), include_extras=True) if command else {}
-        for parameter in command.params if command else ():
-            if not parameter.help and parameter.name in declared:
-                parameter.help = declared[parameter.name].__metadata__[0].help
+        if command and command.callback:
+            declared = get_type_hints(unwrap(command.callback), include_extras=True)
+            for parameter in command.params:
+                if not parameter.help and parameter.name in declared:
+                    parameter.help = declared[parameter.name].__metadata__[0].help
         return command
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
