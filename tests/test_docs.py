@@ -6,10 +6,12 @@ import socket
 import ssl
 import threading
 import tomllib
-from contextlib import suppress
+from contextlib import chdir, suppress
+from statistics import fmean, stdev
 
 import pytest
-from documents import ROOT, cells, run_documented
+from documents import ROOT, cells, run_documented, tables
+from test_clinicians import follow, holds, rows_of
 from typer.main import get_command
 
 from twinflower.simulation.app.node_check import check_node
@@ -153,3 +155,49 @@ def test_every_argument_and_option_has_help():
     group = get_command(app)
     commands = [group.get_command(None, name) for name in group.commands]
     assert not [f"{c.name} {p.name}" for c in commands for p in c.params if not p.help]
+
+
+@pytest.fixture(scope="module")
+def tutorial(tmp_path_factory):
+    """The folder in which the commands of the tutorial have run; what it says they print is checked on the way."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    (folder / "experiments").symlink_to(ROOT / "experiments")
+    blocks = cells((ROOT / "docs" / "tutorial.md").read_text())
+    with chdir(folder):
+        follow([(kind, body) for kind, body in blocks if kind in ("toml", "sh", "text")])
+        for kind, body in blocks:
+            if kind == "python":
+                exec(body, {})
+    return folder
+
+
+def test_the_tutorial_ends_with_the_reports_and_the_figure_that_it_promises(tutorial):
+    written = ("runs/first/report.html", "comparison.html", "runs/mine/figure.png", "runs/mine/report.html")
+    assert all((tutorial / name).exists() for name in written)
+
+
+def test_the_table_of_the_tutorial_is_what_its_experiment_finds(tutorial):
+    for epsilon, *told in tables((ROOT / "docs" / "tutorial.md").read_text())["epsilon"]:
+        for method, (accuracy, nonzeros) in zip(("fedpdm", "fedavg"), (told[:2], told[2:]), strict=True):
+            folder = tutorial / "runs" / "mine" / f"{method}-epsilon-{epsilon}"
+            lasts = [rows_of(folder / f"seed-{seed}" / "metrics.csv")[-1] for seed in range(3)]
+            scores = [float(row["test_accuracy"]) for row in lasts]
+            holds(accuracy.replace("±", " "), fmean(scores), stdev(scores))
+            holds(nonzeros, fmean(float(row["nonzeros"]) for row in lasts))
+
+
+def test_the_readme_has_the_accuracies_of_the_four_hospitals():
+    """In the caption of its picture; the table of the example is their source."""
+    of = {
+        row[0]: float(row[1].split()[0])
+        for row in tables((ROOT / "examples/hospitals/README.md").read_text())[""]
+    }
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    pooled = of["pooled: logistic regression on all rows together"]
+    assert (
+        f"({of['federated']:.3f}) is as accurate as one fitted to the pooled table ({pooled:.3f})" in readme
+    )
+    costs = [of["federated"] - of[f"federated, epsilon {epsilon}"] for epsilon in (8, 1)]
+    assert f"Epsilon 8 costs {costs[0]:.3f} and epsilon 1 costs {costs[1]:.2f}" in readme
+    assert f"alone also reaches {of['each alone']:.3f}" in readme
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

@@ -1,4 +1,4 @@
-"""The wheel that other apps install, and the README's plug-in example on it; and the app as it is published."""
+"""The wheel that other apps install, and the documented plug-in example on it; and the app as it is published."""
 
 import re
 import subprocess
@@ -74,9 +74,9 @@ def test_the_wheel_makes_the_app_that_flower_runs(wheel, tmp_path):
         assert (wheel / place.split(":")[0].replace(".", "/")).with_suffix(".py").exists()
 
 
-def test_the_readmes_plug_in_example_runs(wheel):
+def test_the_documented_plug_in_example_runs(wheel):
     """Its client app answers, its server app is there, and all classes come from the wheel."""
-    example = (ROOT / "README.md").read_text().split("## Plug in")[1].split("```python\n")[1].split("```")[0]
+    example = (ROOT / "docs" / "plug-in.md").read_text().split("```python\n")[1].split("```")[0]
     code = f"""
 def my_rows(partition):
     import numpy as np
@@ -109,7 +109,7 @@ def test_the_published_app_is_a_bundle_of_format_1_whose_readme_shows_its_images
         app = tomllib.loads(fab.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
     assert (app["fab-format-version"], "LICENSE" in names) == (1, True)
     targets = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", readme)
-    assert ("!", "https://example.org/raw/docs/figures/digits.png") in targets
+    assert ("!", "https://example.org/raw/docs/figures/hero.png") in targets
     assert ("", "https://example.org/blob/docs/guarantee.md") in targets
     assert all(target.startswith("https://") for _, target in targets)
     code = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
