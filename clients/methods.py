@@ -207,6 +207,14 @@ class FedSGMClient(AlgorithmClient):
     algorithm_class = algorithms.FedSGM
 
 
+class NewtonClient(AlgorithmClient):
+    """Keeps no state. Receives a point and sends the loss, the score and the information of its rows there:
+    `twinflower.algorithms.newton.Newton.client_update`.
+    """
+
+    algorithm_class = algorithms.Newton
+
+
 CLIENTS: dict[str, type[AlgorithmClient]] = {
     kind.algorithm_class.name: kind
     for kind in (
@@ -233,6 +241,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         SSCAClient,
         ConstrainedSSCAClient,
         FedSGMClient,
+        NewtonClient,
     )
 }
 """The class for each algorithm, by the name that a user types."""

@@ -52,6 +52,7 @@ def path(
     from .report.terminal import Terminal
     from .results import names
     from .results.writing import write_path
+    from .runs.ended import entry_names
     from .runs.setup import prepare
     from .tuning import penalty_path
 
@@ -73,7 +74,7 @@ def path(
         )
     chosen = points[penalty_path.choices(points)[choose == penalty_path.SIMPLEST]]
     say(f"chosen: weight {chosen.weight:.6g}")
-    write_path(penalty_path.rows_of(points, penalty_path.entry_names(prepare(config))), folder)
+    write_path(penalty_path.rows_of(points, entry_names(prepare(config))), folder)
     keys = penalty_path.training_at(config, chosen)
     own = [*(set_ or []), *(f"{key}={json.dumps(value)}" for key, value in keys.items())]
     plan = plan_of(experiment, own, data_dir)

@@ -274,6 +274,18 @@ class FedSGM(StarStrategy):
     algorithm_class = algorithms.FedSGM
 
 
+class Newton(StarStrategy):
+    """Keeps the best point so far and the step from it. Sends the next point, receives every client's loss, score and
+    information there, and takes or shortens the step: `twinflower.algorithms.newton.Newton.server_update`. The run ends
+    when it has converged.
+
+    A round needs every client: the request is repeated to one that does not reply, and if it stays away, the run stops
+    and can be resumed.
+    """
+
+    algorithm_class = algorithms.Newton
+
+
 STRATEGIES: dict[str, type[StarStrategy]] = {
     kind.algorithm_class.name: kind
     for kind in (
@@ -300,6 +312,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         SSCA,
         ConstrainedSSCA,
         FedSGM,
+        Newton,
     )
 }
 """The class for each algorithm, by the name that a user types."""

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from twinflower.algorithms.algorithm import Algorithm, personal_models, unstack
+from twinflower.algorithms.algorithm import Algorithm, Stop, personal_models, unstack
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, SettingError
@@ -40,6 +40,10 @@ from .roster import Roster
 from .sampling import Sampling
 from .site_evaluation import SiteEvaluation
 from .waiting import Absences
+
+
+class _Ended(Exception):
+    """Leaves Flower's loop over the planned rounds when the algorithm has ended the run."""
 
 
 class StarStrategy(Strategy):
@@ -104,6 +108,11 @@ class StarStrategy(Strategy):
         """The statistics of all rounds so far."""
         return self.training.rounds
 
+    @property
+    def ended(self) -> Stop | None:
+        """Why the algorithm ended the run before its last planned round, None if it did not (`Algorithm.stops`)."""
+        return self.algorithm.stops(self.server) if self.rounds else None
+
     def summary(self) -> None:
         """Log the settings."""
         log(INFO, "\t%s", self.algorithm)
@@ -124,6 +133,8 @@ class StarStrategy(Strategy):
         from there. All nodes report their partitions at the start; a node that returns under a new id is recognised by
         its partition.
 
+        A run that the algorithm ends before (`ended`) returns the model alone.
+
         Raises RunError if nodes are missing, if too few replies of one round, or of all, are valid, or if the model
         diverges.
         """
@@ -132,7 +143,10 @@ class StarStrategy(Strategy):
         self.exchange = Exchange(self.roster, grid, timeout, self.node_timeout, self.retries)
         self._before_round_1(grid, initial_arrays, timeout)
         left = num_rounds - self.training.first
-        result = super().start(grid, initial_arrays, left, timeout, *args, **kwargs)
+        try:
+            result = super().start(grid, initial_arrays, left, timeout, *args, **kwargs)
+        except _Ended:
+            result = Result(arrays=record_of([self.algorithm.model(self.server)]))
         self.quorum.require_one(self.rounds)
         if self.algorithm.closes:
             self._close(num_rounds + 1)
@@ -177,7 +191,9 @@ class StarStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return one message to the node of every sampled partition."""
+        """Return one message to the node of every sampled partition; `_Ended` if the algorithm has ended the run."""
+        if self.ended:
+            raise _Ended
         self.training.began = time.perf_counter()
         self.roster.update(grid)
         round_ = self.training.number(server_round)

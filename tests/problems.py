@@ -552,6 +552,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "noise-multiplier": 0.5,
         "loss-clip": 5.0,
     },
+    "newton": {
+        "algorithm": "newton",
+        "objective.name": "logistic",
+        "data.name": "breast-cancer",
+        "clients.per-round": 0,
+        "batch-size": 0,
+    },
+    "newton-groups": {
+        "algorithm": "newton",
+        "data.name": "breast-cancer",
+        "regulariser.name": "group-l1",
+        "robust": True,
+        "partition.name": "dirichlet",
+        "partition.dirichlet-alpha": 1.0,
+        "clients.per-round": 0,
+        "batch-size": 0,
+    },
     "fedpdm-sum": {
         "algorithm": "fedpdm",
         "rho": 0.5,

@@ -256,7 +256,8 @@ def test_seeds_stacked_are_seeds_alone(variant):
         (alone,) = cohort.train([setup])
         assert_allclose(result.model, alone.model, rtol=1e-9, atol=1e-12)
         same_rows(result, alone, rtol=1e-9)
-    assert not np.allclose(together[0].model, together[1].model)
+    solved = setups[0].algorithm.ends_early  # at the optimum of all rows, however these are divided
+    assert solved or not np.allclose(together[0].model, together[1].model)
 
 
 @every_variant

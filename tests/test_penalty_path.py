@@ -14,6 +14,7 @@ from twinflower.problems.central import minimise
 from twinflower.problems.regularisers import L1, on_part
 from twinflower.simulation import cli
 from twinflower.simulation.results.reading import read_config, read_path
+from twinflower.simulation.runs.ended import entry_names
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.toml import to_tables
@@ -21,7 +22,6 @@ from twinflower.simulation.tuning.penalty_path import (
     Plan,
     Point,
     choices,
-    entry_names,
     free_intercept,
     path,
 )

@@ -25,11 +25,12 @@ BOTH = [name for name, algorithm in ALGORITHMS.items() if algorithm.weightings =
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
 def test_who_takes_which(algorithm):
-    """Averaging methods take both. Where duals add up to 0 over the clients, these have equal weights."""
+    """Averaging methods take both. Where duals add up to 0 over the clients, these have equal weights. A likelihood is
+    that of all rows."""
     assert algorithm.weightings in [("clients", "rows"), ("clients",), ("rows",)]
     if issubclass(algorithm, LocalMethod):
         assert algorithm.weightings == ("clients", "rows")
-    if algorithm.networked or algorithm.needs_every_client:
+    if algorithm.networked or (algorithm.needs_every_client and not algorithm.ends_early):
         assert algorithm.weightings == ("clients",)
 
 

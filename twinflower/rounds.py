@@ -186,14 +186,17 @@ def rounds(
     noise: the noise of a private run (`SimulatedNoise`); None adds none. seed: the seed of the batches and of the
     algorithm's public coins, or seeds (S,) for stacked runs. block: the largest number of clients computed at once, so
     that their arrays fit the processor's cache; 0 computes all at once. begin: an outcome to continue from. If the
-    algorithm `closes`, its clients receive one more inbox after the last round. Raises RunError if the run
-    diverges, and SettingError if the objective does not take the weights of the rows.
+    algorithm `closes`, its clients receive one more inbox after the last round. An algorithm may end the run before
+    (`Algorithm.stops`). Raises RunError if the run diverges, and SettingError if the objective does not take the
+    weights of the rows.
     """
     check_weights(problem.objective, problem.shards.row_weights)
     at = begin or start(algorithm, problem, seed)
     sampling = sampling or everyone(problem.num_clients)
     loop = _Loop(algorithm, problem, schedule, noise, lost, seed, block)
     for round_ in range(at.round + 1, number + 1):
+        if algorithm.stops(at.server):
+            break
         at = loop.round(Outcome(round_, at.server, at.states, sampling(round_)))
         yield at
     _check_model(algorithm, at.server, at.round)

@@ -73,8 +73,9 @@ def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:
 
 
 def warnings(endings: Sequence[Ending]) -> list[str]:
-    """The warnings of a curve's runs, without duplicates."""
-    return list(dict.fromkeys(text for ending in endings for text in ending.warnings))
+    """The warnings of a curve's runs, and why they ended before the last planned round, without duplicates."""
+    texts = [text for own in endings for text in (*own.warnings, own.early)]
+    return list(dict.fromkeys(filter(None, texts)))
 
 
 def guarantee(endings: Sequence[Ending]) -> list[str]:

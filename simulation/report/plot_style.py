@@ -40,6 +40,7 @@ COLOURS = {
     "dp-nfl": "#e377c2",
     "p-admm": "#ffb300",
     "networked-subgradient": "#7cb342",
+    "newton": "#a32941",
 }
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "os^Dv<>pPX"

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from twinflower.algorithms.algorithm import Stop
 from twinflower.arrays import Array, Index
 from twinflower.data.columns import Range
 from twinflower.data.dataset import OWN
@@ -22,6 +23,7 @@ from twinflower.rounds import Round
 from ..runs import facts
 from ..runs.advice import warnings
 from ..runs.agreement import agreed, scaled
+from ..runs.ended import ended
 from ..runs.held_out import released
 from ..runs.information import Sums
 from ..runs.outcome import outcome
@@ -180,12 +182,13 @@ def own_columns(setup: PreparedRun, server: Any, seed: int | None = None) -> dic
 
 
 class Ending(NamedTuple):
-    """What a command prints about an ended run: its warnings, the privacy spent (None without privacy), and why it
-    failed (empty if it did not)."""
+    """What a command prints about an ended run: its warnings, the privacy spent (None without privacy), why it failed,
+    and why it ended before its last planned round (both empty if it did not)."""
 
     warnings: list[str]
     privacy: dict[str, Any] | None
     failure: str
+    early: str = ""
 
 
 @dataclass(frozen=True)
@@ -195,7 +198,8 @@ class Result:
     points (N, d): the clients' own models, for methods whose server knows them (`Algorithm.client_models`). scores:
     the counts by bin of the last evaluation at the clients. information: the sums of all clients from which standard
     errors follow; missing: why there are none although the run asks for them. by_site: without privacy, the last
-    model's scores on the rows that the clients hold out.
+    model's scores on the rows that the clients hold out. stop: why the algorithm ended the run before its last planned
+    round, if it did.
     """
 
     setup: PreparedRun
@@ -210,6 +214,12 @@ class Result:
     information: Sums | None = None
     missing: str = ""
     by_site: Mapping[int, float] = field(default_factory=dict)
+    stop: Stop | None = None
+
+    @property
+    def ended(self) -> str:
+        """Why the run ended before its last planned round; empty if it did not."""
+        return ended(self.setup, self.stop, self._last)
 
     def privacy(self) -> dict[str, Any] | None:
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
@@ -268,12 +278,14 @@ class Result:
 
     def ending(self) -> "Ending":
         """What the command prints about this run when it has ended."""
-        return Ending(self.warnings(), self.privacy(), self.failure)
+        early = "" if self.stop and self.stop.warns else self.ended
+        return Ending(self.warnings(), self.privacy(), self.failure, early)
 
     def warnings(self) -> list[str]:
         """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
-        return [*warnings(self.setup), *_risen(self.rows, self.setup.plan is not None), *absent]
+        stopped = [f"warning: {self.ended}"] if self.stop and self.stop.warns else []
+        return [*warnings(self.setup), *stopped, *_risen(self.rows, self.setup.plan is not None), *absent]
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
@@ -285,6 +297,7 @@ class Result:
             "runtime": self.runtime,
             "seed": config.seed,
             "rounds": last.get("round", 0),
+            "ended": self.ended or None,
             "finished": self.model is not None,
             "failure": self.failure or None,
             "test_accuracy": finite(accuracy),

@@ -59,6 +59,8 @@ def _ended(folder: Path) -> str:
     summary = read_summary(folder)
     if summary["failure"]:
         return f"failed: {summary['failure']}"
+    if summary.get("ended"):
+        return f"finished: {summary['ended']}"
     return f"finished after {summary['rounds']} rounds"
 
 

@@ -29,10 +29,18 @@ def together(sites: list[Any]) -> Sums | None:
     return type(sites[0]).together(sites) if sites else None
 
 
-def simulated(setup: PreparedRun, x: Array) -> Sums | None:
-    """The sums over the training rows of all clients at the model x (d,); None if the run asks for none."""
+def of_rounds(setup: PreparedRun, server: Any) -> Sums | None:
+    """The sums that the messages of the last round hold, given the server's state; None for most methods."""
+    return setup.algorithm.information(server) if setup.algorithm.ends_early else None
+
+
+def simulated(setup: PreparedRun, x: Array, server: Any) -> Sums | None:
+    """The sums over the training rows of all clients at the model x (d,), or, of some methods, those of the last round;
+    None if the run asks for none."""
     if not asked(setup):
         return None
+    if known := of_rounds(setup, server):
+        return known
     of = _released if setup.plan else _exact
     return together([of(setup, x, client) for client in range(setup.config.clients.count)])
 

@@ -13,6 +13,7 @@ from twinflower.errors import SettingError
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model, NamedModel
+from twinflower.problems.losses import Squared
 from twinflower.problems.objectives import LinearModel, check_clipping
 from twinflower.problems.regularisers import Regulariser, Support, on_part
 from twinflower.problems.topologies import Neighbours
@@ -27,7 +28,7 @@ from ..settings import Config
 def build_method(config: Config, objective: Model, sizes: Index, neighbours: Neighbours) -> Algorithm:
     """The algorithm for clients with these numbers of rows (N,); SettingError if it does not fit the objective."""
     algorithm = replace(config.method, regulariser=regulariser_of(config, objective))
-    algorithm = _with_info(algorithm, config, sizes, neighbours)
+    algorithm = _with_info(algorithm, config, sizes, neighbours, objective)
     algorithm.check(objective)
     check_clipping(objective, algorithm.privacy)
     for layout in (algorithm.inbox, algorithm.upload):
@@ -61,7 +62,9 @@ def regulariser_of(config: Config, objective: Model) -> Regulariser:
     return on_part(whole, objective.columns(config.data.bias))
 
 
-def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours) -> Algorithm:
+def _with_info(
+    algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours, objective: Model
+) -> Algorithm:
     """The algorithm with the public run information; SettingError if it needs every client but clients are sampled."""
     if algorithm.needs_every_client and config.sampled != config.clients.count:
         raise SettingError(
@@ -69,7 +72,8 @@ def _with_info(algorithm: Any, config: Config, sizes: Index, neighbours: Neighbo
             f"{config.clients.per_round} of {config.clients.count}"
         )
     key = config.seed if algorithm.draws_steps else 0
-    info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key)
+    quadratic = isinstance(objective, LinearModel) and isinstance(objective.loss, Squared)
+    info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key, quadratic)
     by_rows = weighting_of(config, algorithm) == "rows"
     return with_sizes(replace(algorithm, info=info), sizes if by_rows else ())
 

@@ -188,10 +188,11 @@ def train(
 def _stackable(setup: PreparedRun) -> bool:
     """Whether several seeds of the run have arrays of the same shapes in every round.
 
-    Not if each draws its own numbers of local steps, if the schema has private ranges, or if the server sees only sums.
+    Not if each draws its own numbers of local steps or may end early, if the schema has private ranges, or if the
+    server sees only sums.
     """
     return (
-        not (setup.algorithm.draws_steps or isinstance(setup.algorithm, Summed))
+        not (setup.algorithm.draws_steps or setup.algorithm.ends_early or isinstance(setup.algorithm, Summed))
         and not setup.dataset.unscaled
     )
 
@@ -202,6 +203,7 @@ def _together(
     recorders = [Recorder(s, progress if s is setups[0] else None) for s in setups]
     began, failure = time.perf_counter(), ""
     cohort = Cohort(setups)
+    at = None
     models: Sequence[Array | None] = [None]
     points: Sequence[Array | None] = [None]
     try:
@@ -223,15 +225,16 @@ def _together(
             r.rounds,
             own,
             r.scores,
-            _information(s, x),
+            _information(s, x, at),
             by_site=r.by_site,
+            stop=at and cohort.algorithm.stops(at.server),
         )
         for s, r, x, own in zip(setups, recorders, models, points, strict=True)
     ]
 
 
-def _information(setup: PreparedRun, x: Array | None) -> Sums | None:
-    return None if x is None else information.simulated(setup, x)
+def _information(setup: PreparedRun, x: Array | None, at: Outcome | None) -> Sums | None:
+    return None if x is None or at is None else information.simulated(setup, x, at.server)
 
 
 def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:
@@ -252,7 +255,7 @@ def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: C
 
 def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: Checkpoints | None) -> None:
     """Evaluate the round and write a checkpoint, if they are due."""
-    if recorders[0].wants(at.round):
+    if recorders[0].wants(at.round) or (at.round and cohort.algorithm.stops(at.server)):
         for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
             own = own_columns(recorder.setup, at.server, cohort.place(place))
             found = held_out.simulated(recorder.setup, x, at.round, cohort.personal(at.server, place))

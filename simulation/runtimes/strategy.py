@@ -40,7 +40,7 @@ def run_strategy(
     AbsentError is raised, because the run can be resumed when the clients are back.
     """
     recorder = Recorder(setup, progress)
-    evaluation = server.evaluation(setup, recorder.wants)
+    evaluation = server.evaluation(setup, lambda round_: recorder.wants(round_) or strategy.ended is not None)
     ranges = server.agreement(setup, recorder.counted)
     strategy = server.strategy_of(setup, runtime == "deployment", evaluation, ranges)
     training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
@@ -69,7 +69,7 @@ def run_strategy(
     seconds = time.perf_counter() - began
     return Result(
         recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores,
-        *sums, by_site=recorder.by_site,
+        *sums, by_site=recorder.by_site, stop=strategy.ended,
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ class _After:
             self.strategy.settle(self.checkpoints.settled())
 
     def _evaluate(self, round_: int) -> None:
-        if self.recorder.wants(round_):
+        if self.recorder.wants(round_) or self.strategy.ended:
             sites = self.strategy.evaluation
             found = sites.metrics if sites.evaluates(round_) else {}
             row = held_out.row(self.recorder.setup, found, sites.by_site if found else {})

@@ -40,6 +40,11 @@ def check(config: Config, stored: bool = False) -> None:
         )
     if config.objective.name == STRATIFIED_COX:
         _check_whole_sites(config)
+    if config.method.needs_whole_batches and config.local.batch_size:
+        raise SettingError(
+            f"{config.algorithm} needs all rows of a client in every round: set local.batch-size to 0; got "
+            f"{config.local.batch_size}"
+        )
     if config.evaluation.standard_errors:
         check_standard_errors(config.objective, config.regulariser.name, config.privacy)
     if isinstance(config.data, OwnData):

@@ -18,8 +18,7 @@ import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
-from twinflower.models.coefficients import BASELINE, INTERCEPT
-from twinflower.problems.discrete_cox import DISCRETE_COX, DiscreteCox
+from twinflower.problems.discrete_cox import DISCRETE_COX
 from twinflower.problems.interfaces import Batch, RowLosses
 from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.problems.penalties import L1AndL2, L1Norm
@@ -143,17 +142,6 @@ def rows_of(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any
         | dict(zip(names, own.x.tolist(), strict=False))
         for place, own in enumerate(points)
     ]
-
-
-def entry_names(setup: PreparedRun) -> list[str]:
-    """A name (d,) for every entry of a model, of a feature, with its class if the model has scores of several."""
-    inputs, classes = setup.inputs, setup.dataset.class_names
-    own = [*inputs.feature_names, *([INTERCEPT] if inputs.bias else [])]
-    if isinstance(setup.objective, DiscreteCox):
-        return own + [f"{BASELINE} to {end:g}" for end in setup.objective.loss.ends.tolist()]
-    if setup.objective.d == len(own):
-        return own
-    return [f"{name} ({label})" for label in classes for name in own]
 
 
 def _weights(largest: float, plan: Plan) -> Array:

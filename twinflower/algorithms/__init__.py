@@ -17,6 +17,7 @@ from .isrl_dp import ISRLDP
 from .ldp_primal_dual import LDPPrimalDual
 from .mr_mtl import MRMTL
 from .networked_subgradient import NetworkedSubgradient
+from .newton import Newton
 from .p_admm import PADMM
 from .proxskip import ProxSkip
 from .scaffold import Scaffold
@@ -30,7 +31,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for algorithm in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, MRMTL,
         ProxSkip, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, FedSGM, ZCDPNFL, DPNFL, PADMM,
-        NetworkedSubgradient,
+        NetworkedSubgradient, Newton,
     )
 }
 
@@ -58,6 +59,7 @@ __all__ = [
     "FedSGM",
     "LDPPrimalDual",
     "NetworkedSubgradient",
+    "Newton",
     "ProxSkip",
     "Scaffold",
     "SoteriaFL",

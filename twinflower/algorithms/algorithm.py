@@ -44,7 +44,8 @@ class RunInfo(NamedTuple):
     sizes: the number of rows of each client if F is the mean over all rows (weighting = "rows"); empty if all clients
     have the same number, or if F is the mean over the clients. neighbours: the neighbours of each client in the graph
     of a networked method, ascending; empty without a graph. row_norm: an upper bound on the norm of a row, or 0 if none
-    is known. key: the seed of the public random numbers of a method that `draws_steps`.
+    is known. key: the seed of the public random numbers of a method that `draws_steps`. quadratic: whether the loss is
+    quadratic in x.
     """
 
     num_clients: int = 1
@@ -53,6 +54,7 @@ class RunInfo(NamedTuple):
     neighbours: tuple[tuple[int, ...], ...] = ()
     row_norm: float = 0.0
     key: int = 0
+    quadratic: bool = False
 
     def shares(self, clients: Index) -> Array | None:
         """N_i / N, the weights in F of clients (..., K), or None if every client has weight 1 / num_clients."""
@@ -63,6 +65,15 @@ class RunInfo(NamedTuple):
 
 
 NO_INFO = RunInfo()
+
+
+class Stop(NamedTuple):
+    """Why a run ends before its last planned round: "converged", or a sentence, in which {entries} stands for the names
+    of these entries of the model. warns: whether the model is not what the run was for."""
+
+    reason: str
+    entries: tuple[int, ...] = ()
+    warns: bool = False
 
 
 class Algorithm(ABC):
@@ -91,8 +102,10 @@ class Algorithm(ABC):
     and the inbox. networked: a method on the graph `info.neighbours`, whose server relays messages between neighbours.
     personal: the result is a model for each client (`client_models`), which that client uses and evaluates; `model` is
     one model for everybody else. constrained: the problem has bounds, and a run ends with whether they are `satisfied`.
-    doubles_regulariser: h is both in the local steps and at the server, so that a run ends near the optimum of F + 2h
-    (an indicator h is no different from 2h). server_columns, model_columns: the columns that the method adds to
+    needs_whole_batches: a client must use all its rows in a step. ends_early: a run may end before its last planned
+    round (`stops`); runs with different seeds are then not stacked. doubles_regulariser: h is both in the local steps
+    and at the server, so that a run ends near the optimum of F + 2h (an indicator h is no different from 2h).
+    server_columns, model_columns: the columns that the method adds to
     metrics.csv, from `server_metrics` and `model_metrics`.
     """
 
@@ -111,6 +124,8 @@ class Algorithm(ABC):
     networked: ClassVar[bool] = False
     personal: ClassVar[bool] = False
     constrained: ClassVar[bool] = False
+    needs_whole_batches: ClassVar[bool] = False
+    ends_early: ClassVar[bool] = False
     doubles_regulariser: ClassVar[bool] = False
     server_columns: ClassVar[tuple[str, ...]] = ()
     model_columns: ClassVar[tuple[str, ...]] = ()
@@ -186,6 +201,11 @@ class Algorithm(ABC):
         """
         raise NotImplementedError
 
+    def stops(self, server: Any) -> Stop | None:
+        """Why a run ends after the round that led to this server state, of a method that `ends_early`; None if it goes
+        on."""
+        return None
+
     def finish(self, state: Any, inbox: Any) -> Any:
         """The client's state after it has processed the inbox that follows the last round, if the method `closes`."""
         return state
@@ -232,6 +252,11 @@ class Algorithm(ABC):
 
     def client_models(self, server: Any) -> Array | None:
         """The clients' own models (..., N, d), or None if the server does not know them."""
+        return None
+
+    def information(self, server: Any) -> Any:
+        """The sums from which standard errors follow (`models.information`), of a method whose messages hold them; by
+        default None, and the sites are asked for them after the last round."""
         return None
 
     def server_metrics(self, server: Any) -> dict[str, Array]:

@@ -78,6 +78,19 @@ class Information(NamedTuple):
         """The arrays of a file, by name."""
         return {"information": self.packed}
 
+    def compact(self, outer: bool) -> Array:
+        """The numbers in one array, (`compact_size`,), of symmetric matrices only the entries on and above the
+        diagonal. outer: with the outer products."""
+        above = np.triu_indices(len(self.gradient))
+        parts = [self.matrix[above], *([self.outer[above]] if outer else [])]
+        return np.concatenate([self[:_SCALARS], self.gradient, *parts])
+
+    @classmethod
+    def expanded(cls, numbers: Array, d: int) -> "Information":
+        """Inverse of `compact`; outer products that are not there are NaN."""
+        scalars, gradient, *triangles = np.split(numbers, np.cumsum([_SCALARS, d, d * (d + 1) // 2]))
+        return cls._make([*scalars.tolist(), gradient, *(_symmetric(own, d) for own in triangles)])
+
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `packed`; ValueError for another number of numbers."""
@@ -85,6 +98,15 @@ class Information(NamedTuple):
         gradient, *others = np.split(numbers[_SCALARS:], [d, d + d * d])
         matrix, outer = (part.reshape(d, d) for part in others)
         return cls(rows, loss, bounding, gradient, matrix, outer)
+
+
+def _symmetric(above: Array, d: int) -> Array:
+    """The symmetric matrix (d, d) with these entries on and above the diagonal; NaN for none."""
+    matrix = np.full((d, d), np.nan)
+    if above.size:
+        places = np.triu_indices(d)
+        matrix[places] = matrix.T[places] = above
+    return matrix
 
 
 def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
@@ -102,3 +124,8 @@ def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
 def packed_size(d: int) -> int:
     """The number of numbers in `Information.packed`."""
     return _SCALARS + d + 2 * d * d
+
+
+def compact_size(d: int, outer: bool) -> int:
+    """The number of numbers in `Information.compact`."""
+    return _SCALARS + d + (1 + outer) * (d * (d + 1) // 2)

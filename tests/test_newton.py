@@ -1,0 +1,368 @@
+"""Newton's method: maximum-likelihood estimates and their errors as statsmodels has them, and how a run ends."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import run, small
+from sklearn.linear_model import Lasso, LogisticRegression
+from statsmodels.duration.hazard_regression import PHReg
+from test_discrete_cox import cox_people, person_periods
+
+from twinflower.algorithms import Newton
+from twinflower.algorithms.algorithm import RunInfo
+from twinflower.count_labels import packed
+from twinflower.errors import ReplyError, SettingError
+from twinflower.models.information import Information
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.discrete_cox import CoxObjective
+from twinflower.problems.interfaces import Batch, Part
+from twinflower.problems.objectives import LinearObjective, make_objective
+from twinflower.problems.quadratic import lowest_composite
+from twinflower.problems.regularisers import (
+    L1,
+    Ball,
+    Box,
+    ElasticNet,
+    GroupL1,
+    Support,
+    WeightedL1Box,
+    Zero,
+    on_part,
+)
+from twinflower.problems.stratified_cox import StratifiedCoxObjective
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.settings import parse
+from twinflower.survival_labels import signed
+
+UNEQUAL = (200, 60, 30, 10)
+WHOLE = LocalSchedule(batch_size=0, max_local_steps=1)
+
+
+def sites(rows, sizes=UNEQUAL):
+    """The rows cut into sites of unequal sizes."""
+    return Shards.grouped(
+        rows.features,
+        rows.labels,
+        np.arange(sum(sizes)),
+        np.cumsum([0, *sizes]),
+        row_weights=rows.row_weights,
+    )
+
+
+def trained(objective, rows, algorithm=None, number=30, sizes=UNEQUAL, start=None):
+    """The algorithm, the server's state and the number of rounds of a run on these rows."""
+    algorithm = algorithm or Newton()
+    steps = list(run(algorithm, sites(rows, sizes), objective, WHOLE, number, start=start))
+    return algorithm, steps[-1].server, len(steps)
+
+
+def table(seed=0, columns=4, rows=300):
+    draw = np.random.default_rng(seed)
+    features = draw.normal(size=(rows, columns)) * np.geomspace(1, 30, columns)
+    features[:, -1] = 1.0
+    return draw, features
+
+
+def errors_of(algorithm, server):
+    return np.sqrt(np.diag(np.linalg.inv(algorithm.information(server).matrix)))
+
+
+def logistic_rows(seed=0):
+    draw, features = table(seed)
+    return Batch(
+        features, (draw.random(300) < 1 / (1 + np.exp(-features @ [1.0, -0.3, 0.02, 0.2]))).astype(int)
+    )
+
+
+# ------------------------------------------------------------------------------------------- the same as statsmodels
+
+
+def test_logistic_regression_is_statsmodels_glm():
+    rows = logistic_rows()
+    algorithm, server, rounds = trained(make_objective("logistic", 4, 2), rows)
+    known = sm.GLM(rows.labels, rows.features, family=sm.families.Binomial()).fit(tol=1e-14)
+    assert algorithm.stops(server).reason == "converged"
+    assert rounds <= 8
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-6)
+    assert_allclose(errors_of(algorithm, server), known.bse, rtol=1e-6)
+
+
+def test_weights_of_rows_are_statsmodels_var_weights():
+    rows = logistic_rows()
+    weights = np.random.default_rng(1).uniform(0, 3, 300)
+    objective = LinearObjective("logistic").build(4, 2)
+    objective = type(objective)(objective.loss, 1, 4, heaviest=3.0)
+    algorithm, server, _ = trained(objective, rows._replace(row_weights=weights))
+    known = sm.GLM(rows.labels, rows.features, family=sm.families.Binomial(), var_weights=weights).fit(
+        tol=1e-14
+    )
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-6)
+    assert_allclose(errors_of(algorithm, server), known.bse, rtol=1e-6)
+
+
+def test_weights_of_classes_are_weights_of_rows():
+    rows = logistic_rows()
+    weighted = LinearObjective("logistic", class_weights="1,3").build(4, 2)
+    algorithm, server, rounds = trained(weighted, rows)
+    weights = np.where(rows.labels == 1, 3.0, 1.0)
+    known = sm.GLM(rows.labels, rows.features, family=sm.families.Binomial(), var_weights=weights).fit(
+        tol=1e-14
+    )
+    assert rounds <= 8
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-6)
+
+
+def test_multinomial_regression_is_statsmodels_mnlogit():
+    """Of softmax's redundant scores, differences to the first class are those of MNLogit."""
+    draw, features = table()
+    slopes = np.array([[0, 0, 0, 0], [1, 0.1, 0, 0.5], [-1, 0, 0.03, 0]])
+    labels = (features @ slopes.T + draw.gumbel(size=(300, 3))).argmax(1)
+    algorithm, server, rounds = trained(make_objective("softmax", 4, 3), Batch(features, labels))
+    known = sm.MNLogit(labels, features).fit(method="newton", tol=1e-14, disp=0)
+    x = algorithm.model(server).reshape(3, 4)
+    assert rounds <= 8
+    assert_allclose((x[1:] - x[0]).ravel(), known.params.T.ravel(), rtol=1e-6)
+    inverse = np.linalg.pinv(algorithm.information(server).matrix, rcond=1e-10, hermitian=True)
+    change = np.kron([[-1, 1, 0], [-1, 0, 1]], np.eye(4))
+    assert_allclose(np.sqrt(np.diag(change @ inverse @ change.T)), known.bse.T.ravel(), rtol=1e-5)
+
+
+def test_least_squares_need_one_round():
+    draw, features = table()
+    rows = Batch(features, features @ [1.0, 2.0, -0.1, 3.0] + draw.normal(size=300))
+    algorithm, server, rounds = trained(
+        make_objective("least-squares", 4, 0), rows, Newton(info=RunInfo(quadratic=True))
+    )
+    known = sm.OLS(rows.labels, rows.features).fit()
+    assert rounds == 1
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-10)
+    assert_allclose(errors_of(algorithm, server) * np.sqrt(known.scale), known.bse, rtol=1e-10)
+
+
+@pytest.mark.parametrize("rate", [1.0, 2000.0])
+def test_poisson_regression_with_offsets_is_statsmodels_glm(rate):
+    draw, features = table()
+    offsets = draw.uniform(-1, 1, 300)
+    counts = draw.poisson(rate * np.exp(features @ [0.3, -0.1, 0.01, 0.1] + offsets)).astype(float)
+    objective = make_objective("poisson", 4, 0)
+    algorithm, server, rounds = trained(objective, Batch(features, packed(counts, offsets)))
+    known = sm.GLM(counts, features, family=sm.families.Poisson(), offset=offsets).fit(tol=1e-14)
+    assert algorithm.stops(server).reason == "converged"
+    assert rounds <= (8 if rate == 1 else 20)
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-6)
+    assert_allclose(errors_of(algorithm, server), known.bse, rtol=1e-6)
+
+
+@pytest.mark.parametrize("link", ["logit", "cloglog"])
+def test_discrete_cox_is_a_glm_of_person_periods(link):
+    ends = [0.3, 0.8, 2.0]
+    features, times, events = cox_people(300)
+    rows = Batch(features, signed(times, events))
+    objective = CoxObjective(intervals="0.3, 0.8, 2", link=link).build(2, 0)
+    algorithm, server, rounds = trained(objective, rows)
+    periods, outcomes, _ = person_periods(rows, ends)
+    links = {"logit": sm.families.links.Logit, "cloglog": sm.families.links.CLogLog}
+    family = sm.families.Binomial(link=links[link]())
+    known = sm.GLM(outcomes, periods, family=family).fit(tol=1e-14, maxiter=100)
+    assert rounds <= 8
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-6)
+    observed = -known.model.hessian(known.params, observed=True)
+    assert_allclose(errors_of(algorithm, server), np.sqrt(np.diag(np.linalg.inv(observed))), rtol=1e-6)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_stratified_cox_is_statsmodels_phreg(ties):
+    features, times, events = cox_people(300)
+    times, site = np.ceil(times * 10), np.repeat(range(4), UNEQUAL)
+    objective = StratifiedCoxObjective(ties=ties).build(2, 0)
+    algorithm, server, rounds = trained(objective, Batch(features, signed(times, events)))
+    known = PHReg(times, features, status=events.astype(int), strata=site, ties=ties).fit(disp=0)
+    assert rounds <= 8
+    assert_allclose(algorithm.model(server), known.params, rtol=1e-5)
+    assert_allclose(errors_of(algorithm, server), known.bse, rtol=1e-5)
+
+
+# ---------------------------------------------------------------------------------------------------- regularisers
+
+
+@pytest.mark.parametrize(
+    "h",
+    [L1(0.02), ElasticNet(0.02, 0.1), GroupL1(0.02, 2), Box(-0.05, 0.1), Ball(0.2), WeightedL1Box(0.01, -0.1, 0.1),
+     Support((1, 3)), Zero(), on_part(L1(0.02), [Part((0, 5), 1)])],
+    ids=lambda h: type(h).__name__,
+)  # fmt: skip
+def test_the_quadratic_model_is_solved(h):
+    """v = prox(v - t grad) at the minimum, for any t > 0; the matrix is singular and badly scaled."""
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(40, 6)) * np.geomspace(0.1, 10, 6)
+    rows[:, 2] = rows[:, 1]
+    matrix, gradient = rows.T @ rows / 40, draw.normal(size=6) * np.array([1, 1, 1, 1, 3, 9.0])
+    gradient[2] = gradient[1]
+    v = lowest_composite(matrix, gradient, np.zeros(6), h)
+    step = 1 / np.linalg.eigvalsh(matrix)[-1]
+    assert_allclose(v, h.prox(v - step * (matrix @ v + gradient), step), atol=1e-9 * step)
+
+
+@pytest.mark.parametrize("weight", [3e-2, 1e-3])
+def test_the_sparse_optimum_is_scikit_learns(weight):
+    rows = logistic_rows()
+    rows = rows._replace(features=rows.features / np.geomspace(1, 30, 4))
+    algorithm, server, rounds = trained(make_objective("logistic", 4, 2), rows, Newton(L1(weight)))
+    known = LogisticRegression(
+        penalty="l1", C=1 / (300 * weight), solver="liblinear", fit_intercept=False, tol=1e-14, max_iter=10**5
+    ).fit(rows.features, rows.labels)
+    assert rounds <= 10
+    assert_array_equal(algorithm.model(server) != 0, known.coef_[0] != 0)
+    assert_allclose(algorithm.model(server), known.coef_[0], atol=1e-8)
+
+
+def test_the_lasso_needs_one_round():
+    draw, features = table()
+    rows = Batch(features, features @ [1.0, 0, -0.1, 0] + draw.normal(size=300))
+    algorithm, server, rounds = trained(
+        make_objective("least-squares", 4, 0), rows, Newton(L1(0.5), info=RunInfo(quadratic=True))
+    )
+    known = Lasso(0.5, fit_intercept=False, tol=1e-15, max_iter=100_000).fit(features, rows.labels)
+    assert rounds == 1
+    assert_allclose(algorithm.model(server), known.coef_, atol=1e-8)
+
+
+# ------------------------------------------------------------------------------------------------------ the end
+
+
+def test_the_start_may_be_far_away():
+    """Whole steps from here would diverge; they are shortened."""
+    rows = logistic_rows()
+    objective = make_objective("logistic", 4, 2)
+    _, near, _ = trained(objective, rows)
+    algorithm, server, _ = trained(objective, rows, start=np.array([3.0, -2.0, 0.2, 4.0]), number=60)
+    assert algorithm.stops(server).reason == "converged"
+    assert_allclose(server.x, near.x, rtol=1e-6)
+
+
+def test_a_run_without_a_maximum_names_the_columns():
+    rows = logistic_rows()
+    rows.features[:, 1] = np.where(rows.labels, 1.0, -1.0) * np.abs(rows.features[:, 1])
+    algorithm, server, rounds = trained(make_objective("logistic", 4, 2), rows)
+    stop = algorithm.stops(server)
+    assert stop.warns
+    assert 1 in stop.entries
+    assert rounds < 30
+
+
+def test_a_rare_category_with_one_event_has_a_maximum():
+    """Its log odds are far away, but they exist: no separation is reported."""
+    rows = logistic_rows()
+    rows.features[:, 2] = np.arange(300) < 150
+    rows.labels[:150] = 0
+    rows.labels[7] = 1
+    algorithm, server, _ = trained(make_objective("logistic", 4, 2), rows)
+    assert algorithm.stops(server).reason == "converged"
+
+
+def test_collinear_columns_do_not_matter():
+    """The scores are those of the model without the redundant column."""
+    rows = logistic_rows()
+    twice = Batch(np.column_stack([rows.features, rows.features[:, 0] - rows.features[:, 3]]), rows.labels)
+    _, server, rounds = trained(make_objective("logistic", 5, 2), twice)
+    _, known, _ = trained(make_objective("logistic", 4, 2), rows)
+    assert rounds <= 8
+    assert_allclose(twice.features @ server.x, rows.features @ known.x, rtol=1e-6, atol=1e-8)
+
+
+def test_the_penalty_counts_for_the_mean():
+    rows = logistic_rows()
+    objective = make_objective("logistic", 4, 2, l2=0.1)
+    _, server, _ = trained(objective, rows)
+    assert_allclose(objective.grad(server.x, rows), 0, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [make_objective("huber", 3, 0), make_objective("rowwise-logistic", 3, 2), make_objective("absolute", 3, 0),
+     make_objective("logistic", 3, 2, nonconvex=0.1), make_objective("logistic", 3, 2, clip_norm=1.0)],
+)  # fmt: skip
+def test_losses_without_second_derivatives_are_refused(objective):
+    with pytest.raises(SettingError, match=r"newton needs the second derivatives of a convex loss: set"):
+        Newton().check(objective)
+
+
+def test_too_many_parameters_are_refused():
+    with pytest.raises(SettingError, match="of which there may be 1000; got 2000"):
+        Newton().check(make_objective("softmax", 1000, 2))
+
+
+def test_batches_are_refused():
+    with pytest.raises(
+        SettingError, match="newton needs all rows of a client in every round: set local.batch-size"
+    ):
+        prepare(parse({"algorithm": "newton", "batch-size": 10}))
+
+
+def test_sums_of_no_rows_and_numbers_that_are_not_finite_are_no_replies():
+    algorithm, size = Newton(), 3 + 2 + 3
+    good = np.ones(size)
+    assert_array_equal(algorithm.upload.unpack([good], 2).sums, good)
+    for bad, why in ((0.0, "at least one row"), (np.nan, "finite")):
+        with pytest.raises(ReplyError, match=why):
+            algorithm.upload.unpack([np.where(np.arange(size) == 0, bad, good)], 2)
+
+
+def test_the_sums_of_a_run_are_those_of_its_rows():
+    """What standard errors follow from needs no further request."""
+    rows = logistic_rows()
+    objective = make_objective("logistic", 4, 2)
+    algorithm, server, _ = trained(objective, rows, Newton(robust=True))
+    exact, sums = Information.of(objective, server.x, rows), algorithm.information(server)
+    for name in ("rows", "bounding", "loss", "matrix", "outer"):
+        assert_allclose(getattr(sums, name), getattr(exact, name), rtol=1e-6, err_msg=name)
+
+
+def test_a_client_whose_sums_are_not_finite_stops_the_run():
+    setup = small("newton", rounds=3)
+
+    class Broken(inprocess.InProcessGrid):
+        def new_client(self, node, context):
+            client = super().new_client(node, context)
+            if node == 2:
+                client.objective = replace(client.objective)
+                object.__setattr__(client.objective, "information", lambda *_: np.full((31, 31), np.nan))
+            return client
+
+    result = inprocess.run_strategy(setup, Broken(setup), "inprocess")
+    assert "not finite" in result.failure
+    assert result.model is None
+
+
+# ------------------------------------------------------------------------------------------------ in every runtime
+
+KEYS = {
+    "algorithm": "newton", "data.name": "breast-cancer", "objective.name": "logistic", "objective.l2": 1e-3,
+    "regulariser.name": "none", "rounds": 30, "clients.count": 3, "evaluation.every": 30,
+}  # fmt: skip
+
+
+def test_a_run_ends_when_it_has_converged():
+    """It is evaluated then, and both runtimes agree on when that is."""
+    setup = prepare(parse(KEYS))
+    arrays, messages = cohort.train([setup])[0], inprocess.train(setup)
+    for result in (arrays, messages):
+        rounds = len(result.rounds)
+        assert result.ended == f"converged after {rounds} rounds"
+        assert result.rows[-1]["round"] == rounds <= 10
+        assert result.summary()["ended"] == result.ended
+        assert result.ending().early == result.ended
+    assert_array_equal(arrays.model, messages.model)
+
+
+def test_a_run_without_a_maximum_warns():
+    keys = KEYS | {"objective.l2": 0.0, "evaluation.standard-errors": True, "data.row-norm": 0.0}
+    (result,) = cohort.train([prepare(parse(keys))])
+    assert result.ended.startswith("stopped after")
+    assert f"warning: {result.ended}" in result.warnings()
+    assert result.model is not None
+    assert result.information is not None

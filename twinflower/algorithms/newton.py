@@ -1,0 +1,301 @@
+"""Newton's method for likelihoods, and proximal Newton with a regulariser (Lee, Sun and Saunders, SIAM J. Optim. 2014).
+
+    minimise  F(x) + h(x),   F the mean of the losses of all rows, with the smooth penalty
+
+    client i:   l_i, g_i, H_i, the sums of the losses of its rows, their gradients and their Hessians at the point z
+    server:     with l, g and H their sums over all clients, divided by the number N of rows, it takes z as the new x if
+                l + h(z) is low enough, and then
+                v <- argmin_v  <g, v - x> + (v - x)^T H (v - x) / 2 + h(v)
+                s <- v - x,  t <- 1
+                Otherwise t is made smaller. Then z <- x + t s.
+
+client keeps     nothing
+       receives  z (..., d)
+       sends     its number of rows, l_i, whether the maximum of the likelihood exists, g_i (..., d), the entries of H_i
+                 (..., d (d + 1) / 2) on and above the diagonal, and with `robust` those of the sum of g_j g_j^T
+server keeps     x, z, s, the objective at x and its predicted decrease, and the sums over all rows at x
+Every client is needed in every round: losses of two rounds can be compared only if they are those of the same rows.
+
+A step is shortened until the objective falls by at least 1e-4 of what its slope predicts, by the minimum of a parabola
+between a tenth and half of the last t. A round is one point, so a shorter step costs one round. Where the loss is
+quadratic the first step ends the run.
+
+The end. With D = -(<g, s> + h(v) - h(x)) >= 0, N D / 2 is the Newton decrement of the sum over all N rows: without h
+the log likelihood can still rise by that much if it is quadratic, and estimates are within sqrt(N D) standard errors of
+the maximum. Below `tolerance`, or the rounding of the sum, x takes the last step and the run ends. The sums over all
+rows at the last z are those from which standard errors follow (`information`), to about sqrt(2 tolerance).
+
+No maximum. If columns separate the classes, or a category has no events, the likelihood rises for ever along a
+direction. There each step is about 1 in log odds (or log rates) and lowers what is left by the factor e, while near a
+maximum the decrement is squared. As a single event weighs 1 in the log likelihood, a finite maximum shows once the
+decrement is below that. So a run ends without a maximum if the decrement, below 0.01, falls by less than a factor of 5
+in two rounds in a row with whole steps.
+
+Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
+without an inverse. Of all minima v, that without a component in the directions without curvature is taken
+(`problems.quadratic`); coefficients which the rows do not determine are then named where standard errors are computed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Index, Seeds
+from ..errors import ReplyError, SettingError
+from ..models.information import MOST_PARAMETERS, Information, compact_size
+from ..problems.interfaces import Batch
+from ..problems.losses import ClassWeighted, Likelihood
+from ..problems.objectives import LinearModel
+from ..problems.quadratic import lowest_composite
+from ..problems.regularisers import ZERO, Regulariser
+from ..settings import Setting, above, check_settings
+from ..work import LocalWork, Report
+from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
+from .layout import Arrays, Layout, Point
+from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
+
+GOING_ON, CONVERGED, UNBOUNDED = 0, 1, 2
+"""Values of `Server.status`."""
+_DESCENT = 1e-4  # part of the predicted decrease by which a step must lower the objective
+_SHORTEST, _LONGEST = 0.1, 0.5  # by which a step is shortened
+_ROUNDING = 8.0  # units in the last place of an objective that is a mean of rounded losses
+_NEAR, _SLOW, _ROUNDS = 0.01, 0.2, 2  # no maximum: decrement, its ratio to the one before, and for how many rounds
+_MOVING = 0.2  # part of the largest entry of a step from which an entry is named as one without a maximum
+_NO_MAXIMUM = (
+    "the likelihood has no maximum, because columns separate the classes or a category has no events: every step still "
+    "moves {entries}"
+)
+
+
+class Upload(NamedTuple):
+    """The sums over a client's rows, (..., `compact_size`)."""
+
+    sums: Array
+
+
+class Server(NamedTuple):
+    """x (..., d), the point with the lowest objective so far; trial (..., d), the point of the next request; step
+    (..., d) from x, of which the trial is the part length (...,); value (...,) of the objective at x, infinite before
+    round 1, and slope (...,), its predicted decrease by the whole step; decrement (...,), for how many rounds it was
+    slow (...,), and status (...,); and the sums over all rows at x (..., `compact_size`)."""
+
+    x: Array
+    trial: Array
+    step: Array
+    length: Array
+    value: Array
+    slope: Array
+    decrement: Array
+    slow: Index
+    status: Index
+    sums: Array
+
+
+class _Sums(Point):
+    """The sums of a client, as many as `compact_size` says."""
+
+    def __init__(self, name: str, outer: bool) -> None:
+        super().__init__(name)
+        self.outer = outer
+
+    def entries(self, d: int) -> int:
+        """The length of the vector."""
+        return compact_size(d, self.outer)
+
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: Any) -> Any:
+        """Finite sums over at least one row."""
+        (sums,) = super().unpack(arrays, d, request, dtype)
+        if not sums[0] >= 1:
+            raise ReplyError(f"sums must be those of at least one row; got {sums[0]:g}")
+        return [sums]
+
+
+@dataclass(frozen=True)
+class Newton(Algorithm):
+    """Newton's method with the settings tolerance, the decrement at which a run ends, and robust, whether clients send
+    the outer products of gradients, too, which robust standard errors need."""
+
+    name: ClassVar[str] = "newton"
+    title: ClassVar[str] = "Newton's method: score and information in every round, few rounds"
+    weightings: ClassVar[tuple[str, ...]] = ("rows",)
+    takes_local_steps: ClassVar[bool] = False
+    needs_every_client: ClassVar[bool] = True
+    needs_whole_batches: ClassVar[bool] = True
+    ends_early: ClassVar[bool] = True
+    modes: ClassVar[tuple[str, ...]] = ("none",)
+    server_columns: ClassVar[tuple[str, ...]] = ("decrement",)
+
+    regulariser: Regulariser = ZERO
+    tolerance: Annotated[
+        float, Setting("the run ends at this Newton decrement of the sum over all rows", above(0))
+    ] = 1e-12
+    robust: Annotated[bool, Setting("clients also send the sums for robust standard errors")] = False
+    privacy: str = "none"
+    info: RunInfo = field(default=NO_INFO, kw_only=True)
+
+    state = NOTHING
+    inbox = VECTOR
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        check_mode(self)
+
+    @property
+    def upload(self) -> Layout:
+        """The layout of the sums."""
+        return Layout(Upload, _Sums("sums", self.robust))
+
+    def check(self, objective: Any) -> None:
+        """SettingError for an objective that is no smooth convex likelihood, or has too many parameters."""
+        if not (has_information(objective) and not (objective.nonconvex or objective.clip_norm)):
+            raise SettingError(
+                "newton needs the second derivatives of a convex loss: set objective.name to logistic, softmax, "
+                "least-squares, poisson, discrete-cox or stratified-cox, and objective.nonconvex and "
+                "objective.clip-norm to 0, or choose another algorithm"
+            )
+        if not objective.d <= MOST_PARAMETERS:
+            raise SettingError(
+                f"newton sends d (d + 1) / 2 numbers for d parameters, of which there may be {MOST_PARAMETERS}; got "
+                f"{objective.d}: choose another algorithm, such as fedavg"
+            )
+
+    def init_client(self, start: Array) -> Nothing:
+        """The empty state: clients keep nothing."""
+        return Nothing()
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+        """Start at x = start, or at the nearest point at which h is finite."""
+        start = self.regulariser.prox(start, 0.0)
+        lead, zeros = start.shape[:-1], np.zeros_like(start)
+        number, count = np.zeros(lead, start.dtype), np.zeros(lead, np.int64)
+        sums = np.zeros((*lead, compact_size(start.shape[-1], self.robust)), start.dtype)
+        return Server(
+            start, start, zeros, number + 1, number + np.inf, number, number + np.inf, count, count, sums
+        )
+
+    def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
+        """Send the trial point to every client."""
+        return Vector(to_nodes(server.trial, node))
+
+    def client_update(
+        self, state: Nothing, inbox: Vector, work: LocalWork
+    ) -> tuple[Nothing, Upload, Report]:
+        """The sums over the client's rows at the point received."""
+        return state, Upload(_sums(work.objective, inbox.x, work.rows, self.robust)), work.one_step()
+
+    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+        """Take the trial point and the next step, or a shorter one."""
+        if server.x.ndim > 1:
+            return self._each(server, uploads, clients, round_)
+        total = Information.expanded(uploads.sums.sum(0, dtype=np.float64), server.x.size)
+        value = total.loss / total.rows + self._h(server.trial)
+        low = self._lower(server, value)
+        new = self._advanced(server, total, value) if low else self._shortened(server, value)
+        return Server._make(np.asarray(part, old.dtype) for part, old in zip(new, server, strict=True))
+
+    def _each(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+        """`server_update` for each of several seeds."""
+        each = range(len(server.x))
+        parts = [(Server(*(p[i] for p in server)), Upload(uploads.sums[i]), clients[i]) for i in each]
+        return stack([self.server_update(*part, round_) for part in parts])  # type: ignore[no-any-return]
+
+    def _h(self, x: Array) -> float:
+        return float(self.regulariser.value(x))
+
+    def _slack(self, server: Server, value: float) -> float:
+        """The rounding of an objective of this size."""
+        return _ROUNDING * float(np.finfo(server.x.dtype).eps) * abs(value)
+
+    def _lower(self, server: Server, value: float) -> bool:
+        """Whether the objective at the trial point is low enough."""
+        wanted = server.value + _DESCENT * server.length * server.slope
+        return bool(value <= wanted + self._slack(server, value))
+
+    def _advanced(self, server: Server, total: Information, value: float) -> Server:
+        """The state after the trial point was taken, where the sums over all rows are `total`."""
+        x, gradient = server.trial.astype(np.float64), total.gradient / total.rows
+        v = lowest_composite(total.matrix / total.rows, gradient, x, self.regulariser)
+        slope = min(float(gradient @ (v - x)) + self._h(v) - self._h(x), 0.0)
+        decrement = -0.5 * total.rows * slope
+        slow = self._slow(server, decrement)
+        status = UNBOUNDED if slow >= _ROUNDS else GOING_ON
+        if self.info.quadratic or decrement <= self.tolerance + total.rows * self._slack(server, value):
+            status = CONVERGED
+        return Server(
+            v if status == CONVERGED else x, v, v - x, np.ones(()), np.asarray(value), np.asarray(slope),
+            np.asarray(decrement), np.asarray(slow), np.asarray(status), total.compact(self.robust),
+        )  # fmt: skip
+
+    def _slow(self, server: Server, decrement: float) -> int:
+        """For how many rounds with whole steps the decrement has fallen too slowly for a maximum nearby."""
+        near = decrement < _NEAR and server.length == 1
+        return int(server.slow) + 1 if near and decrement > _SLOW * server.decrement else 0
+
+    def _shortened(self, server: Server, value: float) -> Server:
+        """The state with a shorter step: to the minimum of the parabola through the values and the slope at x."""
+        length, slope = float(server.length), float(server.slope)
+        rise = value - float(server.value) - slope * length
+        best = -slope * length**2 / (2 * rise) if np.isfinite(rise) and rise > 0 else 0.0
+        length = min(max(best, _SHORTEST * length), _LONGEST * length)
+        x = server.x.astype(np.float64)
+        return server._replace(trial=x + length * server.step, length=np.asarray(length), slow=np.zeros((), int))
+
+    def model(self, server: Server) -> Array:
+        """The point with the lowest objective so far, (..., d)."""
+        return server.x
+
+    def server_metrics(self, server: Server) -> dict[str, Array]:
+        """The Newton decrement at x, half the squared distance from the optimum in standard errors."""
+        return {"decrement": server.decrement}
+
+    def stops(self, server: Server) -> Stop | None:
+        """Why the run ends now, if it does; of several seeds, if all do."""
+        status = np.atleast_1d(server.status)
+        if not status.all():
+            return None
+        if (status == CONVERGED).all():
+            return Stop("converged")
+        sizes = np.abs(np.atleast_2d(server.step)).max(0)
+        return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
+
+    def information(self, server: Server) -> Information | None:
+        """The sums over all rows at the last point of one run."""
+        return Information.expanded(server.sums.astype(np.float64), server.x.size)
+
+
+def has_information(objective: Any) -> bool:
+    """Whether the objective is a linear model with second derivatives."""
+    if not isinstance(objective, LinearModel):
+        return False
+    loss: Any = objective.loss
+    inner = loss.loss if isinstance(loss, ClassWeighted) else loss
+    return type(objective).information is not LinearModel.information or isinstance(inner, Likelihood)
+
+
+def _sums(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
+    """The sums of clients (..., `compact_size`) at points x (..., d) that broadcast to them, with the penalty times the
+    number of rows."""
+    lead = rows.labels.shape[:-1]
+    points = np.broadcast_to(x, (*lead, x.shape[-1]))
+    found = np.empty((*lead, compact_size(x.shape[-1], outer)), x.dtype)
+    for place in np.ndindex(lead):
+        own = Batch._make(None if part is None else part[place] for part in rows)
+        found[place] = _of_client(objective, points[place], own, outer)
+    return found
+
+
+def _of_client(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
+    kept = None if rows.weights is None else np.flatnonzero(rows.weights)
+    if kept is not None:  # without the rows that pad a client to the size of others
+        own = None if rows.row_weights is None else rows.row_weights[kept]
+        rows = Batch(rows.features[kept], rows.labels[kept], row_weights=own)
+    else:
+        rows = rows._replace(lengths=None)
+    sums, x = Information.of(objective, x, rows), x.astype(np.float64)
+    penalty, l2 = sums.rows * float(objective.penalty(x)), sums.rows * objective.l2
+    return sums._replace(
+        loss=sums.loss + penalty, gradient=sums.gradient + l2 * x, matrix=sums.matrix + l2 * np.eye(x.size)
+    ).compact(outer)
+
+
