@@ -31,7 +31,7 @@ from problems import VARIANTS, small
 
 from twinflower.errors import DataError
 from twinflower.simulation.results.reading import read_rows
-from twinflower.simulation.results.record import Result
+from twinflower.simulation.runs.run import Run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.engine import Engine, engine
@@ -52,7 +52,7 @@ def digest(value: Any) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def entry_of(result: Result) -> Entry:
+def entry_of(result: Run) -> Entry:
     """What a run computed."""
     up, down = (sum(getattr(r, name) for r in result.rounds) for name in ("uplink_bits", "downlink_bits"))
     info = {"finished": result.model is not None, "uplink_bits": up, "downlink_bits": down}

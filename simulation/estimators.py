@@ -56,9 +56,8 @@ from .estimator_inputs import (
 from .estimator_parameters import Nested, Size, check_parameters, run_config
 from .report.labels import score
 from .report.messages import row_line
-from .results.record import Progress, origin
-from .runs.convergence import distance
 from .runs.facts import known
+from .runs.run import Progress, distance, origin
 from .runs.setup import PreparedRun, prepare_rows
 from .runtimes import cohort
 

@@ -15,7 +15,7 @@ from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime
 from .results.writing import write_plan
 from .runs.setup import prepare_seeds, prepare_server
-from .runtimes import RUNTIMES, parallel
+from .runtimes import RUNTIMES, curves
 from .runtimes import runtime as runtime_module
 from .runtimes.observer import Observer
 from .runtimes.processes import cores
@@ -73,10 +73,12 @@ def run(
         write_plan(plan, folder)
         write_runtime(runtime, folder)
         _announce(plan, folder)
-        if jobs > 1 and not plan.single:
-            failures = parallel.run(plan, folder, observer, runtime, jobs)
-        else:
+        if runtime == "flower":
             failures = runtime_module(runtime).run(plan, folder, observer)
+        elif jobs > 1 and not plan.single:
+            failures = curves.run_parallel(plan, folder, observer, runtime, jobs)
+        else:
+            failures = curves.run(plan, folder, observer, runtime)
         clear_runtime(folder)
         return failures + ([] if plan.single else present_experiment(plan, folder))
 
@@ -122,9 +124,9 @@ def processes(jobs: int, runtime: str) -> int:
     """The number of processes for --jobs, 0 meaning one for each core; SettingError if it does not suit the runtime."""
     if not jobs >= 0:
         raise SettingError(f"--jobs must be at least 0 (0: one for each core); got {jobs}")
-    if jobs != 1 and runtime not in parallel.RUNTIMES:
+    if jobs != 1 and runtime not in curves.RUNTIMES:
         raise SettingError(
-            f"--jobs needs runtime {' or '.join(parallel.RUNTIMES)}: Flower's engine uses all cores itself; leave it "
+            f"--jobs needs runtime {' or '.join(curves.RUNTIMES)}: Flower's engine uses all cores itself; leave it "
             "out"
         )
     return jobs or cores()

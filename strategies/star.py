@@ -94,9 +94,10 @@ class StarStrategy(Strategy):
         self.max_norm = max_norm
         self.evaluation = evaluation or SiteEvaluation()
         self.agreement = agreement
-        self.training = Training("", None)
+        self.training = Training()
         self.roster = Roster({})
         self.absences = Absences()
+        self._asked_at = 0.0  # when the current round began
 
     @property
     def server(self) -> Any:
@@ -129,9 +130,9 @@ class StarStrategy(Strategy):
     ) -> Result:
         """Run the rounds, like Flower's `Strategy.start`; initial_arrays holds the public starting point (d,).
 
-        Given a training that was interrupted, it continues with the round after its last, and Flower counts its rounds
-        from there. All nodes report their partitions at the start; a node that returns under a new id is recognised by
-        its partition.
+        Given a training, it begins that one, or, if it was interrupted, continues with the round after its last, and
+        Flower counts its rounds from there; the training is changed in place. All nodes report their partitions at the
+        start; a node that returns under a new id is recognised by its partition.
 
         A run that the algorithm ends before (`ended`) returns the model alone.
 
@@ -155,16 +156,19 @@ class StarStrategy(Strategy):
     def begin(
         self, nodes: dict[int, int], start: NDArray[np.float64], training: Training | None = None
     ) -> None:
-        """Discard earlier rounds and start a new training, or go on with an interrupted one.
+        """Discard earlier rounds and start a new training, or go on with one, which is changed in place.
 
         nodes: partition -> node. start (d,): the public starting point, whose type is that of all messages.
         """
         self.sampling, self.roster = self.sampling.among(len(nodes)), Roster(nodes)
-        server = self.algorithm.init_server(start, len(nodes), np.array(self.sampling.seed, np.uint64))
-        self.training = training.resumed() if training else Training.new(server)
+        self.training = training or Training()
+        self.training.first, self.training.settled = self.training.round, None
+        if self.training.server is None:
+            seed = np.array(self.sampling.seed, np.uint64)
+            self.training.server = self.algorithm.init_server(start, len(nodes), seed)
         self.inspector = Inspector(
             self.algorithm,
-            int(self.algorithm.model(server).shape[-1]),
+            int(self.algorithm.model(self.server).shape[-1]),
             start.dtype,
             self.training.session,
             self.max_norm,
@@ -194,7 +198,7 @@ class StarStrategy(Strategy):
         """Return one message to the node of every sampled partition; `_Ended` if the algorithm has ended the run."""
         if self.ended:
             raise _Ended
-        self.training.began = time.perf_counter()
+        self._asked_at = time.perf_counter()
         self.roster.update(grid)
         round_ = self.training.number(server_round)
         return self._ask(round_, self.sampling.clients(round_), config)
@@ -225,7 +229,7 @@ class StarStrategy(Strategy):
         model = self.algorithm.model(self.server)
         if not all_finite(model):
             raise RunError(f"the model diverged in round {round_}: lower step-size")
-        self.rounds[-1] = self.rounds[-1]._replace(seconds=time.perf_counter() - self.training.began)
+        self.rounds[-1] = self.rounds[-1]._replace(seconds=time.perf_counter() - self._asked_at)
         return record_of([model]), None
 
     def _received(self, round_: int, replies: Iterable[Message]) -> tuple[dict[int, Upload], dict[int, str]]:

@@ -22,9 +22,9 @@ from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
 from twinflower.randomness import participants
 from twinflower.settings import settings_of
-from twinflower.simulation.results.record import Recorder
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.advice import warnings
+from twinflower.simulation.runs.run import Run
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -283,19 +283,21 @@ def test_stacked_seeds_with_a_broken_model_all_fail():
 
 @pytest.mark.parametrize("regulariser", ["l1", "none", "box", "ball"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_the_recorder_refuses_points_that_are_not_finite(regulariser, value):
+def test_a_run_refuses_points_that_are_not_finite(regulariser, value):
     """Under l1 their objective is infinite too, and must not pass for a point outside of h's set."""
-    recorder = Recorder(small("fedpdm", regulariser__name=regulariser))
+    run = Run(setup=small("fedpdm", regulariser__name=regulariser), runtime="cohort")
     x = np.where(np.arange(650) == 3, value, 0.0)
     with pytest.raises(RunError, match="not finite in round 0"), np.errstate(all="ignore"):
-        recorder.evaluate(0, x)
-    assert recorder.rows == []
+        run.add(run.so_far(0), x)
+    assert run.rows == []
 
 
 def test_an_infinite_objective_is_refused_unless_x_is_outside_of_hs_set():
     def objective(regulariser, value):
         setup = small("fedpdm", regulariser__name=regulariser, l2=0.1)
-        return Recorder(setup).evaluate(0, np.where(np.arange(650) == 3, value, 0.0))["objective"]
+        run = Run(setup=setup, runtime="cohort")
+        run.add(run.so_far(0), np.where(np.arange(650) == 3, value, 0.0))
+        return run.rows[0]["objective"]
 
     assert objective("box", 2.0) == objective("ball", 2.0) == np.inf
     assert np.isfinite(objective("l1", 2.0))

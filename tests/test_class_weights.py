@@ -18,8 +18,8 @@ from twinflower.models.model import inferred
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
-from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse

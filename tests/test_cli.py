@@ -26,8 +26,8 @@ from twinflower.simulation.report.compare import HEADINGS, comparison, headings
 from twinflower.simulation.report.labels import score
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
-from twinflower.simulation.results.record import _risen
 from twinflower.simulation.runs.advice import warnings
+from twinflower.simulation.runs.run import _risen
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_text, reference

@@ -21,7 +21,7 @@ from twinflower.data.dataset import Dataset
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError, SettingError
 from twinflower.simulation.estimator_parameters import Size, run_config
-from twinflower.simulation.runs.convergence import distance
+from twinflower.simulation.runs.run import distance
 from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse

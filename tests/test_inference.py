@@ -30,10 +30,10 @@ from twinflower.simulation import cli
 from twinflower.simulation.app.exact_policy import smallest_cell
 from twinflower.simulation.arguments import show_coefficients
 from twinflower.simulation.report.html.write import report_run
-from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs import information
 from twinflower.simulation.runs.client_factory import client_of
+from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -77,10 +77,10 @@ class Notes:
         assert rounds >= self.rounds
         self.rounds = rounds
 
-    def ended(self, curve, endings, stored=True):
+    def ended(self, curve, summaries, stored=True):
         if stored:
-            self.ends.append((curve.label, len(endings)))
-        self.guarantees.append([ending.privacy["epsilon"] for ending in endings if ending.privacy])
+            self.ends.append((curve.label, len(summaries)))
+        self.guarantees.append([own["privacy"]["epsilon"] for own in summaries if own["privacy"]])
 
 
 class Alone(Notes):

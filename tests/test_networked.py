@@ -33,9 +33,9 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO, ElasticNet
 from twinflower.problems.topologies import TOPOLOGIES, adjacency, make_graph, spectrum
 from twinflower.settings import settings_of
-from twinflower.simulation.results.record import own_columns
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.privacy import spent
+from twinflower.simulation.runs.run import own_columns
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -33,6 +33,9 @@ from twinflower.problems.regularisers import (
     on_part,
 )
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
+from twinflower.simulation.report.messages import warnings
+from twinflower.simulation.results.status import status
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
@@ -348,23 +351,24 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_a_run_ends_when_it_has_converged():
-    """It is evaluated then, and both runtimes agree on when that is."""
+def test_a_run_ends_when_it_has_converged(tmp_path):
+    """It is evaluated then, both runtimes agree on when that is, and the command and `status` say so."""
     setup = prepare(parse(KEYS))
     arrays, messages = cohort.train([setup])[0], inprocess.train(setup)
     for result in (arrays, messages):
         rounds = len(result.rounds)
-        assert result.ended == f"converged after {rounds} rounds"
+        assert result.early == f"converged after {rounds} rounds"
         assert result.rows[-1]["round"] == rounds <= 10
-        assert result.summary()["ended"] == result.ended
-        assert result.ending().early == result.ended
+        assert result.summary()["ended"] == result.early
+        assert warnings([result.summary()]) == [result.early]
+    assert status(write_run(arrays, tmp_path)).lines == [f"finished: {arrays.early}"]
     assert_array_equal(arrays.model, messages.model)
 
 
 def test_a_run_without_a_maximum_warns():
     keys = KEYS | {"objective.l2": 0.0, "evaluation.standard-errors": True, "data.row-norm": 0.0}
     (result,) = cohort.train([prepare(parse(keys))])
-    assert result.ended.startswith("stopped after")
-    assert f"warning: {result.ended}" in result.warnings()
+    assert result.early.startswith("stopped after")
+    assert f"warning: {result.early}" in result.warnings() == warnings([result.summary()])
     assert result.model is not None
     assert result.information is not None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cuts import cut_off
+from cuts import PowerCut, cut_off
 from flwr.app import Context, RecordDict
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
@@ -26,14 +26,12 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.penalties import make_regulariser
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.results.resume import newest
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of, guard_of
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import Cohort
-from twinflower.simulation.runtimes.cohort_records import checkpoint, take_up
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 
@@ -193,17 +191,19 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(variant, tmp_path):
 
 
 @RESUMED
-def test_a_cohort_goes_on_to_the_same_bits(variant, tmp_path):
-    setup, cohort_ = single(variant), Cohort([single(variant)])
-    *_, third = cohort_.rounds(3)
-    folder = Checkpoints(tmp_path, 1)
-    folder.save(3, checkpoint(third, cohort_.seeds, []))
-    template, said = setup.algorithm.init_client(setup.start), []
-    found = newest(folder, said.append)
-    assert said == ["resumed after round 3"]
-    *_, resumed = cohort_.rounds(5, take_up(found, cohort_.start(), template, cohort_.seeds, []))
-    (whole,) = cohort.train([setup])
-    assert_array_equal(setup.algorithm.model(resumed.server), whole.model)
+def test_a_cohort_goes_on_to_the_same_bits(variant, tmp_path, capsys):
+    setup, folder = single(variant), Checkpoints(tmp_path, 3)
+
+    def stop(row):
+        if row["round"] == 4:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        cohort.train([setup], stop, folder)
+    assert folder.rounds() == [0, 3]
+    (resumed,), (whole,) = cohort.train([setup], None, folder), cohort.train([setup])
+    assert "resumed after round 3" in capsys.readouterr().out
+    assert_array_equal(resumed.model, whole.model)
     assert not {*doubles(resumed.server)} - {"total"}
 
 

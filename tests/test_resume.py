@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 import tomllib
 from contextlib import suppress
 from pathlib import Path
@@ -157,6 +158,43 @@ def test_stopped_at_any_write_of_a_checkpoint_the_one_before_is_there(tmp_path, 
         inprocess.train(setup, checkpoints=Checkpoints(tmp_path, 1)),
         inprocess.train(small("fedpdm-memory-warm")),
     )
+
+
+@pytest.mark.parametrize(
+    ("info", "version"),
+    [({"round": 1, "session": "s"}, "0.2 or older"), ({"format": 3}, "of a later version")],
+)
+def test_a_checkpoint_in_another_format_is_one_sentence(tmp_path, info, version):
+    setup = small("fedpdm", checkpoint_every=1)
+    (tmp_path / "checkpoints").mkdir()
+    content = np.frombuffer(json.dumps(info).encode(), np.uint8)
+    np.savez(tmp_path / "checkpoints" / "round-1.npz", info=content)
+    for train in (inprocess.train, lambda setup, **keys: cohort.train([setup], **keys)):
+        with pytest.raises(
+            DataError, match=f"written by Twinflower {version}, .* start anew in another folder"
+        ):
+            train(setup, checkpoints=Checkpoints(tmp_path, 1))
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "cohort"])
+def test_the_time_of_a_run_that_goes_on_includes_what_came_before(tmp_path, runtime):
+    """In its summary as in its rows."""
+    setup, points = small("fedpdm").with_state_dir(tmp_path), Checkpoints(tmp_path, 1)
+
+    def train(progress):
+        if runtime == "inprocess":
+            return inprocess.train(setup, progress, points)
+        return cohort.train([setup], progress, points)[0]
+
+    def stop(row):
+        time.sleep(0.05)
+        if row["round"] == 4:
+            raise PowerCut
+
+    with pytest.raises(PowerCut):
+        train(stop)
+    result = train(None)
+    assert result.summary()["seconds"] >= result.rows[-1]["seconds"] > 4 * 0.05
 
 
 def test_a_state_is_a_tree(tmp_path):

@@ -2,7 +2,6 @@
 
 import logging
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -423,23 +422,17 @@ def test_a_run_in_which_every_round_was_void_has_failed():
 # ------------------------------------------------------------------------------------- training
 
 
-def test_a_training_that_goes_on_after_another_leaves_it_as_it_is():
-    training = Training.new("state")
+def test_every_training_has_a_session_and_counts_rounds_from_its_start():
+    training = Training()
     assert (training.round, training.number(1)) == (0, 1)
-    done = Round(1, (0,), 1, {}, 0, 0, 1.0, 0.0)
-    training.rounds.append(done)
-    training.born[0], training.ranges = 1, b"r"
-    again = training.resumed()
-    assert again == replace(training, first=1)
-    assert (again.round, again.number(1)) == (1, 2)
-    again.rounds.append(done)
-    again.born[1] = 2
-    assert (training.rounds, training.born) == ([done], {0: 1})
-    assert Training.new("state").session != training.session
+    training.rounds.append(Round(1, (0,), 1, {}, 0, 0, 1.0, 0.0))
+    training.first = 1
+    assert (training.round, training.number(1)) == (1, 2)
+    assert Training().session != training.session
 
 
 def test_without_checkpoints_a_round_is_settled_when_the_next_begins():
-    training = Training("s", None)
+    training = Training(session="s")
     assert training.stamp(5) == {"round": 5, "session": "s", "settled": 4}
     training.settled, training.ranges = 2, b"r"
     assert training.stamp(5) == {"round": 5, "session": "s", "settled": 2, "ranges": b"r"}

@@ -27,10 +27,10 @@ from twinflower.simulation import cli
 from twinflower.simulation.app.exact_policy import check_exact
 from twinflower.simulation.app.site import Site
 from twinflower.simulation.report.html.write import report_run
-from twinflower.simulation.results.record import trained_model
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import ledger_of
 from twinflower.simulation.runs.rows import held_rows
+from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy

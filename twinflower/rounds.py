@@ -10,13 +10,14 @@ If a client's update is not finite, its state stays as it was before the round a
 client's reply is lost, the client still keeps its new state. If no reply remains, the server's state does not change.
 Methods that need every client raise an error in these cases.
 
-`Outcome` is the state of this loop. A run by messages (`twinflower.strategies`) has a `Training`. Both leave a `Round`
-for each round.
+`Outcome` is what comes of one round on arrays. A `Training` is where a run stands, on arrays or by messages
+(`twinflower.strategies`), with a `Round` for each round so far.
 """
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -91,35 +92,25 @@ class Round(NamedTuple):
     seconds: float = 0.0
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Training:
-    """A training in progress, or the one from which another start goes on.
+    """A training in progress: what its rounds have led to, and all from which the next ones follow.
 
-    session: its name. server: the algorithm's server state. rounds: the statistics of all rounds. born: the round in
-    which each client's state began. ranges: those that the clients agreed on, empty without private ranges, and None
-    before the clients have counted. first: the number of rounds that were completed before this start. settled: the
-    last round whose replies the clients may delete, None for the one before the current one. began: when the current
-    round began, in seconds of `time.perf_counter`.
+    server: the algorithm's server state, None before the start. states: those of the clients, in a training on arrays;
+    by messages the clients keep them. rounds: the statistics of all rounds. session: the name by which the clients know
+    it. born: the round in which each client's state began. ranges: those that the clients agreed on, empty without
+    private ranges, and None before the clients have counted. first: the number of rounds that were completed before
+    this start. settled: the last round whose replies the clients may delete, None for the one before the current one.
     """
 
-    session: str
-    server: Any
+    server: Any = None
+    states: ClientStates | None = None
     rounds: list[Round] = field(default_factory=list)
+    session: str = field(default_factory=lambda: secrets.token_hex(8))
     born: dict[int, int] = field(default_factory=dict)
     ranges: bytes | None = None
     first: int = 0
     settled: int | None = None
-    began: float = 0.0
-
-    @classmethod
-    def new(cls, server: Any) -> "Training":
-        """A training under a name of its own that begins with this server state."""
-        return cls(secrets.token_hex(8), server)
-
-    def resumed(self) -> "Training":
-        """A training that goes on after the last round of this one, which stays as it is."""
-        rounds, born = list(self.rounds), dict(self.born)
-        return replace(self, first=self.round, rounds=rounds, born=born, settled=None)
 
     @property
     def round(self) -> int:
@@ -232,8 +223,8 @@ class _Loop:
         """Run the round at.round of at.clients, starting from the states in `at`, and return its outcome."""
         if not at.clients.shape[-1]:
             return at._replace(counted=at.clients)
-        parts = self._parts(at.clients)
-        states, sent, reports = zip(*[self._update(at, part) for part in parts], strict=True)
+        updated = map(partial(self._update, at), self._parts(at.clients))
+        states, sent, reports = zip(*updated, strict=True)
         axis = at.clients.ndim - 1
         uploads, report = _joined(sent, axis), _joined(reports, axis)
         finite = self._finite(uploads, at.round)

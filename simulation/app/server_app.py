@@ -22,7 +22,6 @@ from ..report.tracking import tracker
 from ..results.checkpoint import Checkpoints
 from ..results.files import require_free, write_text
 from ..results.folder import claimed, has_ended, new_folder
-from ..results.record import Result
 from ..results.resume import (
     ENDED_BY_FLOWER,
     clear_cause,
@@ -33,6 +32,7 @@ from ..results.resume import (
 )
 from ..results.writing import write_config, write_run
 from ..runs.rows import described
+from ..runs.run import Run
 from ..runs.setup import PreparedRun, prepare_server
 from ..runtimes.computing import computing, keep_all
 from ..runtimes.flower_internals import is_simulated
@@ -124,25 +124,26 @@ def _train(grid: Grid, setup: PreparedRun, folder: Path) -> None:
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
     watch = partial(_export, setup.config.output.openmetrics, folder.name)
-    result = run_strategy(setup, _quick(grid), runtime, partial(_print_row, setup.config), checkpoints, watch)
-    watch(result)
-    ending = result.ending()
+    run = run_strategy(setup, _quick(grid), runtime, partial(_print_row, setup.config), checkpoints, watch)
+    watch(run)
+    summary = run.summary()
     # Before writing, so that they are said also where the disk is full.
-    say(*warnings([ending]), *evaluated(result.summary()), *guarantee([ending]))
-    write_run(result, folder)
-    failures = [*filter(None, [result.failure]), *present_run(folder, setup.config)]
-    say(*_bounds(result))
+    say(*warnings([summary]), *evaluated(summary), *guarantee([summary]))
+    write_run(run, folder, summary)
+    failures = [*filter(None, [run.failure]), *present_run(folder, setup.config)]
+    if summary["bounds_met"] is not None:
+        say(bounds(summary["bounds_met"], run.rows[-1]["excess"]))
     print(f"{'results of a failed run' if failures else 'results'}: {folder}", flush=True)
     if failures:
         raise RunError("; ".join(failures))
 
 
-def _export(file: str, run: str, result: Result) -> None:
+def _export(file: str, name: str, run: Run) -> None:
     """Write the metrics of a run to the file, if the run has one. If it cannot be written, say so and go on."""
     try:
         if file:
             require_free(Path(file))
-            write_text(Path(file).expanduser(), of_run(run, result))
+            write_text(Path(file).expanduser(), of_run(name, run))
     except (DiskError, SettingError) as error:
         say(f"warning: {error}")
 
@@ -167,12 +168,6 @@ def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:
         resume = write_resume(config, folder)
         say(f"to go on if this run is cut off: flwr run . CONNECTION --stream --run-config {resume}")
     return checkpoints
-
-
-def _bounds(result: Result) -> list[str]:
-    """Whether a constrained model satisfies its bounds."""
-    satisfied = result.summary()["bounds_met"]
-    return [] if satisfied is None else [bounds(satisfied, result.rows[-1]["excess"])]
 
 
 def _folder(config: Config) -> Path:

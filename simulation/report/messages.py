@@ -10,7 +10,6 @@ from twinflower.models.intervals import LEVEL
 
 from ..results.folder import has_ended, run_folder
 from ..results.reading import broken_bounds, read_rows, read_summary
-from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .compare import spread
 from .labels import score_of
@@ -72,15 +71,15 @@ def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:
     ]
 
 
-def warnings(endings: Sequence[Ending]) -> list[str]:
+def warnings(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The warnings of a curve's runs, and why they ended before the last planned round, without duplicates."""
-    texts = [text for own in endings for text in (*own.warnings, own.early)]
-    return list(dict.fromkeys(filter(None, texts)))
+    texts = [text for own in summaries for text in (*own["warnings"], own["ended"])]
+    return [text for text in dict.fromkeys(filter(None, texts)) if f"warning: {text}" not in texts]
 
 
-def guarantee(endings: Sequence[Ending]) -> list[str]:
+def guarantee(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The guarantee of the run that spent the most privacy, including failed runs; empty if none spent any."""
-    spent = [ending.privacy for ending in endings if ending.privacy and ending.privacy["mu"] != 0]
+    spent = [own["privacy"] for own in summaries if own["privacy"] and own["privacy"]["mu"] != 0]
     worst = max(spent, key=lambda privacy: math.inf if privacy["mu"] is None else privacy["mu"], default=None)
     return [f"privacy: {worst['guarantee']}"] if worst else []
 

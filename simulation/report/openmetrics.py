@@ -10,7 +10,7 @@ from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.charges import total_cost
 from twinflower.privacy.ledger import Book
 
-from ..results.record import Result
+from ..runs.run import Run
 
 Values = Mapping[str, float]
 
@@ -63,12 +63,12 @@ def of_books(books: list[tuple[str, Book]]) -> str:
     )
 
 
-def of_run(name: str, result: Result) -> str:
+def of_run(name: str, run: Run) -> str:
     """The metrics of the run with this name, so far or at its end: rounds, replies, bits, seconds, and privacy.
 
     Raises SettingError if prometheus-client is not installed.
     """
-    return _text("twinflower_run", _RUN, [({"run": name}, _of_rounds(result) | _of_privacy(result))])
+    return _text("twinflower_run", _RUN, [({"run": name}, _of_rounds(run) | _of_privacy(run))])
 
 
 def _text(prefix: str, about: Mapping[str, str], samples: Iterable[tuple[dict[str, str], Values]]) -> str:
@@ -97,27 +97,27 @@ def _of_book(book: Book) -> dict[str, float]:
     }
 
 
-def _of_rounds(result: Result) -> dict[str, float]:
+def _of_rounds(run: Run) -> dict[str, float]:
     """The value of each metric of a run, but for its privacy."""
-    rounds = result.rounds
+    rounds = run.rounds
     return {
-        "running": result.model is None and not result.failure,
-        "failed": bool(result.failure),
-        "planned_rounds": result.setup.config.rounds,
+        "running": run.model is None and not run.failure,
+        "failed": bool(run.failure),
+        "planned_rounds": run.setup.config.rounds,
         "rounds": rounds[-1].round if rounds else 0,
         "replies": sum(done.accepted for done in rounds),
         "rejected": sum(len(done.rejected) for done in rounds),
         "uplink_bits": sum(done.uplink_bits for done in rounds),
         "downlink_bits": sum(done.downlink_bits for done in rounds),
-        "seconds": result.seconds,
+        "seconds": run.seconds,
         "last_round_seconds": rounds[-1].seconds if rounds else 0.0,
         "updated_timestamp_seconds": time.time(),
     }
 
 
-def _of_privacy(result: Result) -> dict[str, float]:
+def _of_privacy(run: Run) -> dict[str, float]:
     """Epsilon planned, spent and left in a run; nothing for a run without a guarantee."""
-    plan, found = result.setup.plan, result.privacy()
+    plan, found = run.setup.plan, run.privacy()
     if plan is None or not found or found["epsilon"] is None:
         return {}
     limit = math.hypot(plan.mu_limit, plan.mu_tuning)

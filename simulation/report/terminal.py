@@ -1,6 +1,6 @@
 """The progress of runs on the user's terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.progress import Progress, TaskID
 
-from ..results.record import Ending
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .labels import score
@@ -50,9 +49,9 @@ class Terminal:
             progress, task = self.bar
             progress.update(task, completed=rounds)
 
-    def ended(self, curve: Curve, endings: Sequence[Ending], stored: bool = True) -> None:
+    def ended(self, curve: Curve, summaries: Sequence[Mapping[str, Any]], stored: bool = True) -> None:
         """See `Observer`."""
         if stored:
-            say(*(f"{curve.label}: {text}" for text in warnings(endings)))
+            say(*(f"{curve.label}: {text}" for text in warnings(summaries)))
             say(*closing(self.plan, self.folder, curve))
-        say(*guarantee(endings))
+        say(*guarantee(summaries))

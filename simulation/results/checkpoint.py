@@ -1,7 +1,7 @@
-"""Checkpoints of the server's side of a run. A resumed run is bit-identical to an uninterrupted one.
+"""Checkpoints of runs. A resumed run is bit-identical to an uninterrupted one.
 
-A checkpoint holds the algorithm's server state, the rounds and metrics so far, and what else the strategy needs. The
-positions of the sampling and noise streams follow from the round.
+A checkpoint holds the algorithm's server state, on arrays also the clients' states, and the rounds and metrics so far.
+The positions of the sampling and noise streams follow from the round.
 """
 
 import io
@@ -9,24 +9,27 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinflower.disk import write_whole
-from twinflower.errors import DataError, DiskError, require
+from twinflower.errors import DataError, DiskError, SettingError, require
 from twinflower.models.class_scores import ClassTable
 from twinflower.models.discrimination import ScoreTable
 from twinflower.models.survival import SurvivalTable
 from twinflower.models.time_scores import TimeTable
-from twinflower.rounds import Round, Training
+from twinflower.rounds import Round
 
+from ..runs import agreement
+from ..runs.run import Run
 from ..settings import Config
 from . import names
 
+_FORMAT = 2  # until Twinflower 0.2 there were two, without a number
 _KEPT = 2  # checkpoints
 Leaves = list[NDArray[Any]]
 
@@ -74,19 +77,30 @@ class Checkpoints:
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest readable checkpoint (None if there are no checkpoints), and a warning for each damaged one.
 
-        Raises DataError if checkpoints exist but none is readable.
+        Raises DataError if checkpoints exist but none is readable, or if they are of another version's format.
         """
         warnings: list[str] = []
         for round_ in reversed(self.rounds()):
             try:
-                return _read_checkpoint(self._file(round_)), warnings
+                found = _read_checkpoint(self._file(round_))
             except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError):
                 warnings.append(
                     f"warning: {self._file(round_)} is damaged; going on from the checkpoint before it"
                 )
+                continue
+            self._require_format(found.info.get("format", 1))
+            return found, warnings
         if warnings:
             raise DataError(f"no checkpoint in {self.path} is readable: start anew in another folder")
         return None, []
+
+    def _require_format(self, found: int) -> None:
+        if found != _FORMAT:
+            version = "0.2 or older" if found < _FORMAT else "of a later version"
+            raise DataError(
+                f"the checkpoints in {self.path} were written by Twinflower {version}, and this version cannot read "
+                "them: go on with that one, or start anew in another folder"
+            )
 
     def settled(self) -> int:
         """The oldest checkpoint's round: no restart begins earlier, even if newer checkpoints are damaged."""
@@ -156,63 +170,89 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
 _TABLES: dict[str, Any] = {kind.__name__: kind for kind in (ScoreTable, ClassTable, TimeTable)}
 
 
-# --- a strategy's run
+# --- runs, which share their states if their seeds are stacked
 
 
-def of_strategy(
-    training: Training,
-    rows: list[dict[str, Any]],
-    scores: Mapping[int, Any],
-    by_site: Mapping[int, float],
-    persons: Mapping[int, SurvivalTable],
-) -> Checkpoint:
-    """The checkpoint of a strategy's training, the metrics so far (rows of metrics.csv), the clients' last counts by
-    bin, the last model's scores on the rows that they hold out, and their persons by the cells of a survival curve."""
+def checkpoint(runs: Sequence[Run]) -> Checkpoint:
+    """The checkpoint of these runs after their last round: all that the next ones follow from, and the metrics so far.
+
+    Runs with stacked seeds have one training. On arrays it includes the states of the clients.
+    """
+    first = runs[0]
+    arrays = named("server-", flatten(first.server))
+    if first.states:
+        arrays["visited"], states = first.states.visited()
+        arrays |= {} if states is None else named("state-", flatten(states))
     info = {
-        "round": training.round,
-        "session": training.session,
-        "rounds": [done._asdict() for done in training.rounds],
-        "born": list(training.born.items()),
-        "ranges": None if training.ranges is None else training.ranges.hex(),
-        "rows": rows,
-        "scores": score_records(scores),
-        "by_site": list(by_site.items()),
-        "persons": [[i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in persons.items()],
+        "format": _FORMAT,
+        "runtime": first.runtime,
+        "round": first.round,
+        "session": first.session,
+        "born": list(first.born.items()),
+        "ranges": None if first.ranges is None else first.ranges.hex(),
+        "runs": list(map(_record, runs)),
     }
-    return Checkpoint(named("server-", flatten(training.server)), info)
+    return Checkpoint(arrays, info)
 
 
-def to_strategy(
-    checkpoint: Checkpoint, server: Any
-) -> tuple[Training, list[dict[str, Any]], dict[int, Any], dict[int, float], dict[int, SurvivalTable]]:
-    """Inverse of `of_strategy`; server is any server state of the same algorithm, used as a template."""
-    info = checkpoint.info
-    require("session" in info, "the checkpoint is the cohort runtime's: resume the run on that")
-    state = unflatten(server, leaves_of("server-", checkpoint.arrays))
-    rounds = [to_round(done) for done in info["rounds"]]
-    ranges = None if info["ranges"] is None else bytes.fromhex(info["ranges"])
-    training = Training(info["session"], state, rounds, dict(info["born"]), ranges)
+def _record(run: Run) -> dict[str, Any]:
+    """What a run has for itself, as JSON-compatible values."""
+    return {
+        "seed": run.setup.config.seed,
+        "rows": run.rows,
+        "rounds": [done._asdict() for done in run.rounds],
+        "scores": [
+            [client, type(own).__name__, *(np.asarray(part).tolist() for part in cast(tuple[Any, ...], own))]
+            for client, own in run.scores.items()
+        ],
+        "by_site": list(run.by_site.items()),
+        "persons": [
+            [i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in run.setup.persons.items()
+        ],
+        "outside": dict(run.setup.outside),
+    }
+
+
+def restore(saved: Checkpoint, runs: Sequence[Run], client: Any) -> None:
+    """Let runs that have not begun go on after a checkpoint; the time since the interruption is not counted.
+
+    client: the initial state of one client, on arrays. Raises SettingError if the checkpoint is of other seeds, another
+    algorithm, or the other kind of runtime.
+    """
+    info, first = saved.info, runs[0]
+    if ("visited" in saved.arrays) != (first.states is not None):
+        raise SettingError(f"the checkpoint is of runtime {info['runtime']}: resume the run on that")
+    seeds = [record["seed"] for record in info["runs"]]
+    if seeds != [run.setup.config.seed for run in runs]:
+        raise SettingError(f"the checkpoint has the seeds {seeds}")
+    server = unflatten(first.server, leaves_of("server-", saved.arrays))
+    if first.states and (leaves := leaves_of("state-", saved.arrays)):
+        first.states.restore(saved.arrays["visited"], unflatten(client, leaves))
+    for run, record in zip(runs, info["runs"], strict=True):
+        run.server, run.session, run.born = server, info["session"], dict(info["born"])
+        run.ranges = None if info["ranges"] is None else bytes.fromhex(info["ranges"])
+        _continue(run, record)
+
+
+def _continue(run: Run, record: Mapping[str, Any]) -> None:
+    """Inverse of `_record`, for a run whose training is restored."""
+    run.rows, run.rounds = record["rows"], list(map(_to_round, record["rounds"]))
+    run.began -= run.rows[-1]["seconds"] if run.rows else 0.0
+    run.scores = {
+        client: _TABLES[kind](*map(np.array, arrays), sigma)
+        for client, kind, *arrays, sigma in record["scores"]
+    }
+    run.by_site = dict(record["by_site"])
     persons = {
         client: SurvivalTable(np.array(cells), np.array(edges), *others)
-        for client, cells, edges, *others in info["persons"]
+        for client, cells, edges, *others in record["persons"]
     }
-    return training, info["rows"], to_scores(info["scores"]), dict(info["by_site"]), persons
+    run.setup = replace(run.setup, persons=persons, outside=record["outside"])
+    if run.ranges:
+        run.setup = agreement.scaled(run.setup, agreement.read(run.setup, run.ranges))
 
 
-def score_records(scores: Mapping[int, Any]) -> list[Any]:
-    """The clients' counts by bin as JSON-compatible values."""
-    return [
-        [client, type(own).__name__, *(np.asarray(part).tolist() for part in own)]
-        for client, own in scores.items()
-    ]
-
-
-def to_scores(records: list[Any]) -> dict[int, Any]:
-    """Inverse of `score_records`."""
-    return {client: _TABLES[kind](*map(np.array, arrays), sigma) for client, kind, *arrays, sigma in records}
-
-
-def to_round(stored: dict[str, Any]) -> Round:
+def _to_round(stored: dict[str, Any]) -> Round:
     """The round from its JSON form, in which keys are strings and tuples are lists."""
     rejected = {int(client): reason for client, reason in stored["rejected"].items()}
     return Round(**{**stored, "asked": tuple(stored["asked"]), "rejected": rejected})

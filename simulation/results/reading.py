@@ -28,7 +28,13 @@ SUMMARY_KEYS = (
     "runtime", "failure", "warnings", "partition", "downlink_bits", "standardised", "regression",
     "test_accuracy_from", "site_names", "site_scores",
 )  # fmt: skip
-_LATER_KEYS = ("survival", "outcome", "held_out_by_site", "facts")  # which an earlier summary does not have
+_LATER_KEYS = (
+    "ended",
+    "survival",
+    "outcome",
+    "held_out_by_site",
+    "facts",
+)  # which an earlier summary does not have
 _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "optimality")
 
 

@@ -18,6 +18,7 @@ from twinflower.models.survival import ACTUARIAL, KAPLAN_MEIER, SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.rounds import Round
 
+from ..runs.run import Run, finite, trained_model
 from ..settings import Config
 from ..settings.columns import (
     ALL_SITES,
@@ -31,7 +32,6 @@ from ..settings.toml import to_tables
 from . import names
 from .checkpoint import Checkpoints
 from .files import replacing, write_text
-from .record import Result, finite, trained_model
 from .scores import tabulated
 
 _LIBRARIES = ("twinflower", "flwr", "numpy", "scipy", "scikit-learn", "ray")
@@ -60,27 +60,27 @@ def write_plan(plan: Experiment, folder: Path) -> None:
         write_text(folder / names.TITLE, plan.title)
 
 
-def write_run(result: Result, folder: Path) -> Path:
-    """Write all files of an ended run except its figure; return the folder.
+def write_run(run: Run, folder: Path, summary: Mapping[str, Any] | None = None) -> Path:
+    """Write all files of an ended run except its figure; return the folder. summary: that of the run, if it is known.
 
     Models are written only for a run that finished. The summary is written last; then the checkpoints and resume.toml
     are removed.
     """
-    write_config(result.setup.config, folder)
-    _write_table(folder / names.METRICS, result.rows[0].keys() if result.rows else COLUMNS, result.rows)
-    write_text(folder / names.ROUNDS, "".join(map(_line, result.rounds)))
-    _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, result.clients())
-    if result.scores:
-        _write_table(folder / names.SCORES, *tabulated(result.scores))
-    if result.setup.persons:
+    write_config(run.setup.config, folder)
+    _write_table(folder / names.METRICS, run.rows[0].keys() if run.rows else COLUMNS, run.rows)
+    write_text(folder / names.ROUNDS, "".join(map(_line, run.rounds)))
+    _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, run.clients())
+    if run.scores:
+        _write_table(folder / names.SCORES, *tabulated(run.scores))
+    if run.setup.persons:
         _write_table(
             folder / names.SURVIVAL,
             SURVIVAL_COLUMNS,
-            _curves(result.setup.persons, result.setup.dataset.site_names),
+            _curves(run.setup.persons, run.setup.dataset.site_names),
         )
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
-    _write_model(result, folder)
-    write_text(folder / names.SUMMARY, json.dumps(result.summary(), indent=2, allow_nan=False))
+    _write_model(run, folder)
+    write_text(folder / names.SUMMARY, json.dumps(summary or run.summary(), indent=2, allow_nan=False))
     (folder / names.RESUME).unlink(missing_ok=True)
     Checkpoints(folder, 0).clear()
     return folder
@@ -116,15 +116,15 @@ def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, 
         table.writerows(rows)
 
 
-def _write_model(result: Result, folder: Path) -> None:
+def _write_model(run: Run, folder: Path) -> None:
     for name in (names.MODEL, names.MODULE, names.INFORMATION):
         (folder / name).unlink(missing_ok=True)
-    if result.model is None:
+    if run.model is None:
         return
-    _write_arrays(folder / names.MODEL, _models(result, result.model))
-    if result.information:
-        _write_arrays(folder / names.INFORMATION, {"x": result.model, **result.information.arrays})
-    _write_named(result.setup.objective, result.model, folder / names.MODULE)
+    _write_arrays(folder / names.MODEL, _models(run, run.model))
+    if run.information:
+        _write_arrays(folder / names.INFORMATION, {"x": run.model, **run.information.arrays})
+    _write_named(run.setup.objective, run.model, folder / names.MODULE)
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -139,12 +139,12 @@ def _write_named(objective: Model, x: Array, path: Path) -> None:
             objective.save(x, temporary)
 
 
-def _models(result: Result, x: Array) -> dict[str, Any]:
+def _models(run: Run, x: Array) -> dict[str, Any]:
     """The arrays of model.npz: the model x (d,), the shapes of its layers, the clients' own models `points` (N, d), and
     what is needed to predict."""
-    shapes = result.setup.objective.shapes
-    own = {} if result.points is None else {"points": result.points}
-    model = trained_model(result.setup, x, result.privacy())
+    shapes = run.setup.objective.shapes
+    own = {} if run.points is None else {"points": run.points}
+    model = trained_model(run.setup, x, run.privacy())
     return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
 
 

@@ -1,4 +1,5 @@
-"""The facts about the rows of a run that go with its estimates (`twinflower.models.facts`)."""
+"""The facts about the rows of a run that go with its estimates (`twinflower.models.facts`), and what counts as the
+event, or as the positive class, so that nobody takes one for the other."""
 
 from collections.abc import Mapping
 
@@ -6,7 +7,7 @@ import numpy as np
 
 from twinflower.arrays import Mask
 from twinflower.count_labels import unpacked
-from twinflower.data.columns import Number
+from twinflower.data.columns import Classes, Number, Survival
 from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.data.schema import Schema
 from twinflower.data.sets import TableData
@@ -83,3 +84,27 @@ def _events(setup: PreparedRun) -> int | None:
     if name == COUNTING:
         return int((unpacked(labels)[0] > 0).sum())
     return int(np.count_nonzero(labels)) if data.num_classes else None
+
+
+def outcome(setup: PreparedRun) -> str:
+    """Such as "event: DECEASED (172 of 300)"; empty for labels of another kind.
+
+    The rows are all that the run has for training and tests; they are left out of private runs, and where only the
+    sites have them.
+    """
+    label = setup.dataset.schema.label if setup.dataset.schema else None
+    if isinstance(label, Survival):
+        return f"event: {' or '.join(label.happened)}{_share(setup)}"
+    if isinstance(label, Classes) and len(label.names) == 2:
+        return f"positive class: {label.names[1]}{_share(setup)}"
+    return ""
+
+
+def _share(setup: PreparedRun) -> str:
+    data = setup.dataset
+    if setup.plan or data.name == OWN or not setup.central.has_rows:
+        return ""
+    tested = np.zeros(0) if getattr(setup.config.data, "test_file", "") else data.test_labels
+    labels = np.concatenate([data.labels, tested])
+    happened = labels == 1 if data.num_classes else unsigned(labels)[1]
+    return f" ({int(happened.sum()):,} of {len(labels):,})"

@@ -4,43 +4,48 @@ It uses neither messages nor Flower and is meant for sweeps and benchmarks. To `
 clients that fit into the processor's cache, seeds that run together, metrics, and checkpoints.
 """
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from twinflower.algorithms.algorithm import Algorithm, personal_models
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array, Index
+from twinflower.client_states import ClientStates
 from twinflower.errors import RunError
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
-from twinflower.rounds import NoiseOf, Outcome, Problem, Schedule, SeedsNotStackable, rounds, start
+from twinflower.rounds import NoiseOf, Outcome, Problem, Round, Schedule, SeedsNotStackable, rounds, start
 from twinflower.sums.noise import SimulatedSums
 from twinflower.sums.summed import Summed
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder, run_folder
-from ..results.record import Progress, Recorder, Result, own_columns
-from ..results.resume import newest
 from ..results.writing import write_config
 from ..runs import held_out, information
 from ..runs.agreement import simulated
 from ..runs.information import Sums
 from ..runs.method import with_sizes
+from ..runs.run import Progress, Run
 from ..runs.setup import PreparedRun, prepare_seeds
 from ..settings.experiment import Curve, Experiment
-from .cohort_records import Bits, accounts, checkpoint, take_up
 from .computing import computing
-from .local import BLOCK, Train, run_curves
-from .observer import Observer
-from .progress import say
+from .course import drive
 
+BLOCK = 2**21
+"""Bytes of an array for a block of clients, so that all arrays of the block fit into the last level of the cache."""
 _KEPT = 2**26  # most feature values in batches that are kept between rounds
+
+
+class Bits(NamedTuple):
+    """The number of bits of one upload and of one inbox."""
+
+    up: int
+    down: int
 
 
 @dataclass(frozen=True)
@@ -118,25 +123,9 @@ class Cohort:
         schedule, shards = self.setups[0].schedule, self.problem.shards
         return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
 
-    def place(self, seed: int) -> int | None:
-        """The index of the seed-th run in the server's arrays; None if it is the only run."""
-        return None if self.alone else seed
-
     def models(self, server: Any) -> Array:
         """The models of all seeds, (seeds, d)."""
         return np.atleast_2d(self.algorithm.model(server))
-
-    def points(self, server: Any) -> list[Array | None]:
-        """The clients' own models (N, d) for each seed; None if the server does not know them."""
-        points = self.setups[0].method.client_models(self.setups[0].own(server))
-        if points is None or self.alone:
-            return [points] * len(self.setups)
-        return list(points)
-
-    def personal(self, server: Any, seed: int) -> Array | None:
-        """The clients' own models (N, d) for the seed-th run, if they evaluate them."""
-        models = personal_models(self.setups[0].method, server)
-        return models if models is None or self.alone else models[seed]
 
     @cached_property
     def bits(self) -> Bits:
@@ -168,21 +157,22 @@ class _SameBatches:
 
 def train(
     setups: Sequence[PreparedRun], progress: Progress | None = None, checkpoints: Checkpoints | None = None
-) -> list[Result]:
-    """Run all seeds together and return their results in order.
+) -> list[Run]:
+    """Run all seeds together and return their runs in order.
 
-    With checkpoints, which hold all seeds, the run resumes from the newest one. Seeds that cannot be stacked
-    (`_stackable`) run one by one instead, and so do all if one of them fails or loses a client whose update is not
-    finite; they then write no checkpoints.
+    With checkpoints, which hold all seeds, they go on from the newest one. Seeds that cannot be stacked (`_stackable`)
+    run one by one instead, and so do all if one of them fails or loses a client whose update is not finite; they then
+    write no checkpoints.
     """
     try:
         if len(setups) > 1 and not _stackable(setups[0]):
             raise SeedsNotStackable
-        setups = [simulated(setup) for setup in setups]
-        with computing(), np.errstate(all="ignore"):
-            return _together(setups, progress, checkpoints)
+        with computing():
+            driver = _Arrays(Cohort([simulated(setup) for setup in setups]), progress)
+            drive(driver, checkpoints)
+            return driver.runs
     except (SeedsNotStackable, RunError):
-        return [result for setup in setups for result in train([setup], progress)]
+        return [run for setup in setups for run in train([setup], progress)]
 
 
 def _stackable(setup: PreparedRun) -> bool:
@@ -197,93 +187,85 @@ def _stackable(setup: PreparedRun) -> bool:
     )
 
 
-def _together(
-    setups: Sequence[PreparedRun], progress: Progress | None, checkpoints: Checkpoints | None
-) -> list[Result]:
-    recorders = [Recorder(s, progress if s is setups[0] else None) for s in setups]
-    began, failure = time.perf_counter(), ""
-    cohort = Cohort(setups)
-    at = None
-    models: Sequence[Array | None] = [None]
-    points: Sequence[Array | None] = [None]
-    try:
-        at = _loop(cohort, recorders, setups[0].config.rounds, checkpoints)
-        models, points = list(cohort.models(at.server)), cohort.points(at.server)
-    except RunError as error:
-        if len(setups) > 1:
-            raise
-        failure = str(error)
-    seconds = time.perf_counter() - began
-    return [
-        Result(
-            s,
-            "cohort",
-            r.rows,
-            seconds,
-            x,
-            failure,
-            r.rounds,
-            own,
-            r.scores,
-            _information(s, x, at),
-            by_site=r.by_site,
-            stop=at and cohort.algorithm.stops(at.server),
+class _Arrays:
+    """Computes the rounds of runs whose seeds are stacked, or of one, on arrays."""
+
+    def __init__(self, cohort: Cohort, progress: Progress | None) -> None:
+        self.cohort, begin = cohort, cohort.start()
+        self.runs = [
+            Run(
+                setup=setup,
+                runtime="cohort",
+                progress=None if index else progress,
+                seed_index=None if cohort.alone else index,
+                server=begin.server,
+                states=begin.states,
+            )
+            for index, setup in enumerate(cohort.setups)
+        ]
+
+    def initial_client(self) -> Any:
+        """See `Driver`."""
+        return self.cohort.algorithm.init_client(self.cohort.setups[0].start)
+
+    def compute(self, after: Callable[[int], None]) -> None:
+        """See `Driver`."""
+        first = self.runs[0]
+        begin = Outcome(first.round, first.server, cast(ClientStates, first.states))
+        after(begin.round)
+        for at in self.cohort.rounds(first.setup.config.rounds, begin):
+            done = records(at, self.cohort.bits, private=first.setup.plan is not None)
+            for run, record in zip(self.runs, done, strict=True):
+                run.server = at.server
+                run.rounds.append(record)
+            after(at.round)
+
+    def found(self, run: Run, round_: int) -> held_out.Found:
+        """See `Driver`."""
+        personal = run.client_points if run.setup.method.personal else None
+        return held_out.simulated(run.setup, run.x, round_, personal)
+
+    def information(self, run: Run) -> tuple[Sums | None, str]:
+        """See `Driver`."""
+        return information.simulated(run.setup, run.x, run.server), ""
+
+
+def records(at: Outcome, bits: Bits, private: bool) -> list[Round]:
+    """The record of the round (participants, bits, local steps) for each seed; the steps of a private run are NaN."""
+    parts = (at.clients, at.counted, *_means(at, private))
+    by_seed = [parts] if at.clients.ndim == 1 else zip(*parts, strict=True)
+    return [_record(at.round, bits, *part) for part in by_seed]
+
+
+def _means(at: Outcome, private: bool) -> tuple[Array, Array]:
+    """The mean number of local steps, and the share of clients that stopped early, (...,); NaN if unknown."""
+    if at.report is None or private:
+        unknown = np.full(at.clients.shape[:-1], np.nan)
+        return unknown, unknown
+    return at.report.steps.mean(-1), at.report.fired.mean(-1)
+
+
+def _record(round_: int, bits: Bits, clients: Index, counted: Index, steps: Array, fired: Array) -> Round:
+    asked, accepted = tuple(clients.tolist()), len(counted)
+    missing = {*asked}.difference(counted.tolist()) if accepted < len(asked) else ()
+    lost = dict.fromkeys(sorted(missing), "its update is not finite")
+    uplink, downlink = bits.up * accepted, bits.down * len(asked)
+    return Round(round_, asked, accepted, lost, uplink, downlink, float(steps), float(fired))
+
+
+def train_seeds(
+    plan: Experiment, folder: Path, curve: Curve, seeds: list[int], progress: Progress
+) -> Iterator[Run]:
+    """Run a curve of the experiment in this folder with these seeds, together if they can be stacked."""
+    every = curve.config.output.checkpoint_every
+    if every and plan.single:
+        write_config(curve.config, folder)
+    setups = prepare_seeds(curve.config, seeds)
+    if _stackable(setups[0]):
+        yield from train(
+            setups, progress, Checkpoints(curve_folder(plan, folder, curve), every, curve.config)
         )
-        for s, r, x, own in zip(setups, recorders, models, points, strict=True)
-    ]
-
-
-def _information(setup: PreparedRun, x: Array | None, at: Outcome | None) -> Sums | None:
-    return None if x is None or at is None else information.simulated(setup, x, at.server)
-
-
-def _loop(cohort: Cohort, recorders: list[Recorder], number: int, checkpoints: Checkpoints | None) -> Outcome:
-    """Run all remaining rounds and return the outcome of the last one."""
-    saved, begin = newest(checkpoints, say), cohort.start()
-    if saved:
-        template = cohort.algorithm.init_client(cohort.setups[0].start)
-        begin = take_up(saved, begin, template, cohort.seeds, recorders)
-    else:
-        _note(cohort, begin, recorders, checkpoints)
-    at, private = begin, cohort.setups[0].plan is not None
-    for at in cohort.rounds(number, begin):
-        for recorder, done in zip(recorders, accounts(at, cohort.bits, private), strict=True):
-            recorder.note(done)
-        _note(cohort, at, recorders, checkpoints)
-    return at
-
-
-def _note(cohort: Cohort, at: Outcome, recorders: list[Recorder], checkpoints: Checkpoints | None) -> None:
-    """Evaluate the round and write a checkpoint, if they are due."""
-    if recorders[0].wants(at.round) or (at.round and cohort.algorithm.stops(at.server)):
-        for place, (recorder, x) in enumerate(zip(recorders, cohort.models(at.server), strict=True)):
-            own = own_columns(recorder.setup, at.server, cohort.place(place))
-            found = held_out.simulated(recorder.setup, x, at.round, cohort.personal(at.server, place))
-            recorder.found_at_sites(found.scores, found.by_site)
-            recorder.evaluate(at.round, x, {**own, **found.columns})
-    if checkpoints and checkpoints.due(at.round):
-        checkpoints.save(at.round, checkpoint(at, cohort.seeds, recorders))
-
-
-def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
-    """Run the remaining runs of an experiment, all seeds of a curve together; return a message for each failure."""
-    return run_curves(plan, folder, observer, trainer(plan, folder, observer.row))
-
-
-def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
-    """A function that runs a curve of the experiment with given seeds, together if they can be stacked."""
-
-    def together(curve: Curve, seeds: list[int]) -> Iterator[Result]:
-        every = curve.config.output.checkpoint_every
-        if every and plan.single:
-            write_config(curve.config, folder)
-        setups = prepare_seeds(curve.config, seeds)
-        if _stackable(setups[0]):
-            own = Checkpoints(curve_folder(plan, folder, curve), every, curve.config)
-            yield from train(setups, progress, own)
-            return
-        for setup in setups:
-            own = Checkpoints(run_folder(plan, folder, curve, setup.config.seed), every, setup.config)
-            yield from train([setup], progress, own)
-
-    return together
+        return
+    for setup in setups:
+        own = run_folder(plan, folder, curve, setup.config.seed)
+        yield from train([setup], progress, Checkpoints(own, every, setup.config))

@@ -22,15 +22,13 @@ from twinflower.flower_messages import RAISED
 
 from ..results.checkpoint import Checkpoints
 from ..results.folder import run_folder
-from ..results.record import Progress, Result
 from ..results.resume import in_process
 from ..runs.client_factory import client_of, store_of
+from ..runs.run import Progress, Run
 from ..runs.setup import PreparedRun, prepare_seeds
 from ..settings.experiment import Curve, Experiment
 from . import flower_internals
 from .computing import computing
-from .local import Train, run_curves
-from .observer import Observer
 from .strategy import run_strategy
 
 
@@ -117,7 +115,7 @@ class InProcessGrid(Grid):
 
 def train(
     setup: PreparedRun, progress: Progress | None = None, checkpoints: Checkpoints | None = None
-) -> Result:
+) -> Run:
     """Run the strategy over an `InProcessGrid`; with checkpoints, resume from the newest one."""
     logger = logging.getLogger("flwr")
     level = logger.level
@@ -145,18 +143,10 @@ def _require_states(setup: PreparedRun, checkpoints: Checkpoints) -> None:
             )
 
 
-def run(plan: Experiment, folder: Path, observer: Observer) -> list[str]:
-    """Run the remaining runs of an experiment one after the other; return an error message for each failure."""
-    return run_curves(plan, folder, observer, trainer(plan, folder, observer.row))
-
-
-def trainer(plan: Experiment, folder: Path, progress: Progress) -> Train:
-    """A function that runs a curve of the experiment with given seeds, one after the other."""
-
-    def one_after_the_other(curve: Curve, seeds: list[int]) -> Iterator[Result]:
-        for prepared in prepare_seeds(curve.config, seeds):
-            own = run_folder(plan, folder, curve, prepared.config.seed)
-            setup, checkpoints = in_process(prepared, own)
-            yield train(setup, progress, checkpoints=checkpoints)
-
-    return one_after_the_other
+def train_seeds(
+    plan: Experiment, folder: Path, curve: Curve, seeds: list[int], progress: Progress
+) -> Iterator[Run]:
+    """Run a curve of the experiment in this folder with these seeds, one after the other."""
+    for prepared in prepare_seeds(curve.config, seeds):
+        setup, checkpoints = in_process(prepared, run_folder(plan, folder, curve, prepared.config.seed))
+        yield train(setup, progress, checkpoints)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from ..results.record import Ending
 from ..settings.experiment import Curve
+
+Summary = dict[str, Any]
+"""The content of a run's summary.json."""
 
 
 class Observer(Protocol):
@@ -23,8 +25,8 @@ class Observer(Protocol):
     def reached(self, rounds: int) -> None:
         """Called when runs in other processes have completed this number of rounds in total."""
 
-    def ended(self, curve: Curve, endings: Sequence[Ending], stored: bool = True) -> None:
-        """Called when the runs of a curve have ended; endings: of the runs that this command made itself.
+    def ended(self, curve: Curve, summaries: Sequence[Summary], stored: bool = True) -> None:
+        """Called when the runs of a curve have ended; summaries: of the runs that this command made itself.
 
         stored: whether all runs of the curve are stored; if not, an error follows.
         """

@@ -1,27 +1,23 @@
-"""Run a strategy from start to result over any Flower grid."""
+"""The driver of runs by messages: a strategy over any Flower grid."""
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
+from twinflower.arrays import Array, Index
 from twinflower.clients.records import record_of
-from twinflower.errors import AbsentError, RunError
-from twinflower.rounds import Training
 from twinflower.strategies import StarStrategy
 
-from ..results.checkpoint import Checkpoints, of_strategy, to_strategy
-from ..results.record import Progress, Recorder, Result
-from ..results.resume import newest
-from ..runs import agreement, held_out, server
+from ..results.checkpoint import Checkpoints
+from ..runs import held_out, server
+from ..runs.agreement import agreed
 from ..runs.information import Sums
+from ..runs.run import Progress, Run
 from ..runs.setup import PreparedRun
-from .evaluator import Evaluator
-from .progress import say
+from .course import drive
 
 
 def run_strategy(
@@ -30,113 +26,61 @@ def run_strategy(
     runtime: str,
     progress: Progress | None = None,
     checkpoints: Checkpoints | None = None,
-    watch: Callable[[Result], None] | None = None,
-) -> Result:
-    """Run all rounds and evaluate centrally; a RunError becomes the result's failure.
-
-    watch: called with the run so far before the first round and after each one.
-
-    With checkpoints the run resumes from the newest one, if there is one, and continues to write checkpoints. Then an
-    AbsentError is raised, because the run can be resumed when the clients are back.
-    """
-    recorder = Recorder(setup, progress)
-    evaluation = server.evaluation(setup, lambda round_: recorder.wants(round_) or strategy.ended is not None)
-    ranges = server.agreement(setup, recorder.counted)
-    strategy = server.strategy_of(setup, runtime == "deployment", evaluation, ranges)
-    training = _taken_up(setup, recorder, checkpoints) if checkpoints else None
-
-    began, failure, model, points = time.perf_counter(), "", None, None
-    sums: tuple[Sums | None, str] = None, ""
-    try:
-        with np.errstate(all="ignore"), Evaluator(recorder, aside=runtime == "flower") as evaluator:
-            strategy.start(
-                grid,
-                record_of([setup.start]),
-                setup.config.rounds,
-                timeout=setup.config.server.round_timeout,
-                evaluate_fn=_After(
-                    strategy, recorder, evaluator, checkpoints, partial(_show, watch, recorder, runtime)
-                ),
-                training=training,
-            )
-        model = setup.algorithm.model(strategy.server)
-        points = setup.method.client_models(setup.own(strategy.server))
-        sums = server.standard_errors(setup, strategy, model)
-    except RunError as error:
-        if isinstance(error, AbsentError) and checkpoints and checkpoints.every:
-            raise  # what resuming needs stays in the folder
-        failure = str(error)
-    seconds = time.perf_counter() - began
-    return Result(
-        recorder.setup, runtime, recorder.rows, seconds, model, failure, strategy.rounds, points, recorder.scores,
-        *sums, by_site=recorder.by_site, stop=strategy.ended,
-    )  # fmt: skip
-
-
-def _show(watch: Callable[[Result], None] | None, recorder: Recorder, runtime: str) -> None:
-    """Show the run so far to the observer, if there is one."""
-    if watch:
-        seconds = time.perf_counter() - recorder.began
-        watch(Result(recorder.setup, runtime, recorder.rows, seconds, rounds=recorder.rounds))
-
-
-@dataclass(frozen=True)
-class _After:
-    """What a run does after each round, and before the first: note its statistics, evaluate, write a checkpoint."""
-
-    strategy: StarStrategy
-    recorder: Recorder
-    evaluator: Evaluator
-    checkpoints: Checkpoints | None
-    show: Callable[[], None]
-
-    def __call__(self, flower_round: int, arrays: ArrayRecord) -> None:
-        """Called by Flower, which counts from 0 when a run is resumed."""
-        if flower_round:
-            self.recorder.note(self.strategy.rounds[-1])
-        if flower_round or not self.recorder.rows:  # else the round was evaluated before the checkpoint
-            round_ = self.strategy.training.number(flower_round)
-            self._evaluate(round_)
-            self._save(round_)
-        self.show()
-        if self.checkpoints:
-            self.strategy.settle(self.checkpoints.settled())
-
-    def _evaluate(self, round_: int) -> None:
-        if self.recorder.wants(round_) or self.strategy.ended:
-            sites = self.strategy.evaluation
-            found = sites.metrics if sites.evaluates(round_) else {}
-            row = held_out.row(self.recorder.setup, found, sites.by_site if found else {})
-            self.recorder.found_at_sites(sites.scores, sites.by_site)
-            self.evaluator.begin(round_, self.strategy.server, row)
-
-    def _save(self, round_: int) -> None:
-        if self.checkpoints and self.checkpoints.due(round_):
-            self.evaluator.wait()
-            self.checkpoints.save(
-                round_,
-                of_strategy(
-                    self.strategy.training,
-                    self.recorder.rows,
-                    self.recorder.scores,
-                    self.recorder.by_site,
-                    self.recorder.setup.persons,
-                ),
-            )
-
-
-def _taken_up(setup: PreparedRun, recorder: Recorder, checkpoints: Checkpoints) -> Training | None:
-    """The training in the newest checkpoint, None if there is none; the recorder continues after its rows."""
-    found = newest(checkpoints, say)
-    if found is None:
-        return None
+    watch: Callable[[Run], None] | None = None,
+) -> Run:
+    """Run a strategy to its end, evaluating centrally. checkpoints, watch: see `course.drive`."""
     config = setup.config
-    template = setup.algorithm.init_server(
-        setup.start, config.clients.count, np.array(config.seed, np.uint64)
-    )
-    training, rows, scores, by_site, persons = to_strategy(found, template)
-    recorder.setup = replace(recorder.setup, persons=persons)
-    recorder.take_up(rows, training.rounds, scores, by_site)
-    if training.ranges:
-        recorder.scale(agreement.read(setup, training.ranges))
-    return training
+    seed = np.array(config.seed, np.uint64)
+    start = setup.algorithm.init_server(setup.start, config.clients.count, seed)
+    run = Run(setup=setup, runtime=runtime, progress=progress, server=start)
+    drive(_Messages(run, grid, checkpoints), checkpoints, watch, aside=runtime == "flower")
+    return run
+
+
+class _Messages:
+    """Computes the rounds of a run by messages to its clients, which keep their states."""
+
+    def __init__(self, run: Run, grid: Grid, checkpoints: Checkpoints | None) -> None:
+        self.runs, self.run, self.grid, self.checkpoints = [run], run, grid, checkpoints
+
+    @cached_property
+    def strategy(self) -> StarStrategy:
+        """The strategy; it is made when the run goes on, with what the clients had agreed on before."""
+        setup, deployed = self.run.setup, self.run.runtime == "deployment"
+        evaluation = server.evaluation(setup, self.run.wants)
+        return server.strategy_of(setup, deployed, evaluation, server.agreement(setup, self._agree))
+
+    def _agree(self, counts: Array, clients: Index) -> None:
+        """Evaluate from now on with what follows from these clients' counts before round 1."""
+        self.run.setup = agreed(self.run.setup, counts, clients)
+
+    def initial_client(self) -> None:
+        """See `Driver`."""
+
+    def compute(self, after: Callable[[int], None]) -> None:
+        """See `Driver`."""
+        setup = self.run.setup
+
+        def evaluate(flower_round: int, arrays: ArrayRecord) -> None:
+            """Called by Flower, which counts from 0 when a run goes on."""
+            after(self.run.number(flower_round))
+            if self.checkpoints:
+                self.strategy.settle(self.checkpoints.settled())
+
+        self.strategy.start(
+            self.grid, record_of([setup.start]), setup.config.rounds, timeout=setup.config.server.round_timeout,
+            evaluate_fn=evaluate, training=self.run,
+        )  # fmt: skip
+
+    def found(self, run: Run, round_: int) -> held_out.Found:
+        """See `Driver`."""
+        sites = self.strategy.evaluation
+        asked = sites.evaluates(round_)
+        row = held_out.row(
+            run.setup, sites.metrics if asked else {}, sites.by_site if asked and sites.metrics else {}
+        )
+        return held_out.Found(row, sites.scores, sites.by_site)
+
+    def information(self, run: Run) -> tuple[Sums | None, str]:
+        """See `Driver`."""
+        return server.standard_errors(run.setup, self.strategy, run.x)

@@ -43,7 +43,7 @@ from twinflower.errors import SettingError, require
 from twinflower.problems.interfaces import Batch
 from twinflower.settings import check_choice
 
-from ..results.record import Result
+from ..runs.run import Run
 from ..runs.setup import PreparedRun, prepare, prepare_seeds
 from ..runtimes import cohort
 from ..settings import Config, Value
@@ -228,13 +228,13 @@ def _finite(value: float) -> float:
     return value if np.isfinite(value) else -np.inf
 
 
-def _column(result: Result, name: str) -> float:
+def _column(result: Run, name: str) -> float:
     """The final value of a column; without own models of the clients, the distance takes the place of node_error."""
     last = result.rows[-1]
     return float(last.get(name, last["distance"])) if result.model is not None else np.inf
 
 
-def _judge(result: Result, x: Array, held: Batch, by: str) -> float:
+def _judge(result: Run, x: Array, held: Batch, by: str) -> float:
     if by == "accuracy":
         return float(result.setup.objective.score(x, held))
     own = result.points if by == "node-objective" else None

@@ -1,8 +1,8 @@
-"""The runs of an experiment in several worker processes, with the same results as one after another.
+"""Run the curves of an experiment: one after another in this process, or parts of it in several, with the same results.
 
-A worker trains and stores one part of the experiment at a time: a curve with one seed on the `inprocess` runtime, a
-curve with all its seeds on the `cohort` runtime. The workers count the rounds they have done together, and the command
-shows the count. They end with the command, also if the command is killed.
+A worker process trains and stores one part of the experiment at a time: a curve with one seed on the `inprocess`
+runtime, a curve with all its seeds on the `cohort` runtime. The workers count the rounds they have done together, and
+the command shows the count. They end with the command, also if the command is killed.
 """
 
 import os
@@ -18,19 +18,63 @@ from typing import Any, NamedTuple
 
 from twinflower.errors import RunError, TwinflowerError
 
+from ..report.present import present_run
 from ..results.checkpoint import Checkpoints
-from ..results.folder import curve_folder
-from ..results.record import Ending
+from ..results.folder import curve_folder, run_folder
 from ..results.resume import left
-from ..settings.experiment import Experiment
+from ..results.writing import write_run
+from ..runs.run import Progress
+from ..settings.experiment import Curve, Experiment
 from . import runtime as runtime_module
-from .local import run_part
-from .observer import Observer
+from .observer import Observer, Summary
 from .processes import SIGNALS, interruptible
 
 _PAUSE = 0.1  # seconds between two looks at the number of rounds done
 RUNTIMES = ("inprocess", "cohort")
 """The runtimes whose runs can be divided among workers."""
+
+
+def run(plan: Experiment, folder: Path, observer: Observer, runtime: str) -> list[str]:
+    """Run the remaining runs of an experiment in this process; return an error message for each failure."""
+    failures = []
+    for curve in plan.curves:
+        summaries: list[Summary] = []
+        stored = False
+        if seeds := left(plan, folder, curve):
+            try:
+                with observer.following(curve.label, curve.config.rounds):
+                    failures += _run_seeds(plan, folder, curve, seeds, runtime, observer.row, summaries)
+                stored = True
+            finally:
+                observer.ended(curve, summaries, stored)
+        Checkpoints(curve_folder(plan, folder, curve), 0).clear()
+    return failures
+
+
+def _run_seeds(
+    plan: Experiment,
+    folder: Path,
+    curve: Curve,
+    seeds: list[int],
+    runtime: str,
+    progress: Progress,
+    summaries: list[Summary],
+) -> list[str]:
+    """Train and store the runs of one curve with these seeds; return an error message for each failure.
+
+    summaries: a list to which the summary of every run is appended, whether or not the run can be stored.
+    """
+    failures: list[str] = []
+    for run in runtime_module(runtime).train_seeds(plan, folder, curve, seeds, progress):
+        summary = run.summary()
+        summaries.append(summary)
+        own = run_folder(plan, folder, curve, run.setup.config.seed)
+        write_run(run, own, summary)
+        failures += present_run(own, run.setup.config)
+    return [f"{curve.label}: {own['failure']}" for own in summaries if own["failure"]] + failures
+
+
+# --- in several processes
 
 
 class _Part(NamedTuple):
@@ -41,14 +85,14 @@ class _Part(NamedTuple):
 
 
 class _PartResult(NamedTuple):
-    """What came of a part: a message for each failure, the endings of its runs, and the error that stopped it."""
+    """What came of a part: a message for each failure, the summaries of its runs, and the error that stopped it."""
 
     failures: list[str]
-    endings: list[Ending]
+    summaries: list[Summary]
     error: TwinflowerError | None = None
 
 
-def run(plan: Experiment, folder: Path, observer: Observer, runtime: str, jobs: int) -> list[str]:
+def run_parallel(plan: Experiment, folder: Path, observer: Observer, runtime: str, jobs: int) -> list[str]:
     """Run the remaining runs of an experiment in up to `jobs` processes; return an error message for each failure."""
     parts = _parts(plan, folder, runtime)
     rounds = sum(plan.curves[part.curve].config.rounds * len(part.seeds) for part in parts)
@@ -91,13 +135,13 @@ def _follow(
             if result.error:
                 raise result.error
             if all(other in results for other in running[part.curve]):
-                endings = _endings(running.pop(part.curve), results)
+                summaries = _summaries(running.pop(part.curve), results)
                 curve = plan.curves[part.curve]
                 Checkpoints(curve_folder(plan, folder, curve), 0).clear()
-                observer.ended(curve, endings)
+                observer.ended(curve, summaries)
     finally:
         for place, parts in running.items():
-            observer.ended(plan.curves[place], _endings(parts, results), stored=False)
+            observer.ended(plan.curves[place], _summaries(parts, results), stored=False)
     return results
 
 
@@ -112,8 +156,8 @@ def _as_they_end(
         yield from ended
 
 
-def _endings(parts: list[_Part], results: Mapping[_Part, _PartResult]) -> list[Ending]:
-    return [ending for part in parts if part in results for ending in results[part].endings]
+def _summaries(parts: list[_Part], results: Mapping[_Part, _PartResult]) -> list[Summary]:
+    return [own for part in parts if part in results for own in results[part].summaries]
 
 
 @contextmanager
@@ -153,13 +197,16 @@ def _end_with_parent() -> None:
 
 def _run_part(plan: Experiment, folder: Path, runtime: str, part: _Part) -> _PartResult:
     """Train and store a part."""
-    curve, rounds, endings = plan.curves[part.curve], _Rounds(len(part.seeds)), list[Ending]()
-    train = runtime_module(runtime).trainer(plan, folder, lambda row: rounds.reach(row["round"]))
+    curve, rounds, summaries = plan.curves[part.curve], _Rounds(len(part.seeds)), list[Summary]()
+
+    def progress(row: Mapping[str, Any]) -> None:
+        rounds.reach(row["round"])
+
     try:
-        failures = run_part(plan, folder, train, curve, list(part.seeds), endings)
-        return _PartResult(failures, endings)
+        failures = _run_seeds(plan, folder, curve, list(part.seeds), runtime, progress, summaries)
+        return _PartResult(failures, summaries)
     except TwinflowerError as error:
-        return _PartResult([], endings, error)
+        return _PartResult([], summaries, error)
     finally:
         rounds.reach(curve.config.rounds)
 

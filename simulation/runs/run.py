@@ -1,0 +1,368 @@
+"""A run: its settings, where its training stands, its metrics so far, and how it ended."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from twinflower.algorithms.algorithm import Stop
+from twinflower.arrays import Array, Index
+from twinflower.data.dataset import OWN
+from twinflower.errors import RunError
+from twinflower.known_objectives import SURVIVAL
+from twinflower.models.inference import farthest
+from twinflower.models.information import MOST_PARAMETERS, Information
+from twinflower.models.score_bins import Counted
+from twinflower.models.trained import Trained, trained
+from twinflower.privacy.plan import Plan
+from twinflower.problems.interfaces import NamedModel
+from twinflower.problems.losses import Squared
+from twinflower.problems.objectives import LinearModel, LinearObjective
+from twinflower.problems.regularisers import Support
+from twinflower.rounds import Training
+
+from ..settings import Config
+from ..settings.columns import SITE_COLUMNS
+from ..settings.inference import LIKELIHOODS
+from . import facts
+from .advice import warnings
+from .ended import ended
+from .held_out import released
+from .information import Sums
+from .privacy import accounts, spent
+from .rows import described
+from .setup import PreparedRun
+
+_RISE = 10.0  # an objective this many times its start at the end is worth a warning
+_MOST_SCORES = 1000  # clients whose scores are computed
+_FLAT = 1e-100  # curvature below which there is no information
+_FAR = 100.0  # an objective this many times its start is taken as divergence
+
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(kw_only=True)
+class Run(Training):
+    """One run under one seed, from its start to its end. What its next rounds follow from is in a checkpoint.
+
+    setup: its settings and rows, with what the clients have agreed on before round 1. runtime: where it runs. progress:
+    called with each new row. seed_index: for seeds that are stacked, and so share the states of server and clients, its
+    place among them; None for a run alone.
+
+    rows: of metrics.csv; bits and participants are totals since the start. scores: the clients' last counts by bin, if
+    they count. by_site: without privacy, the last model's scores on the rows that the clients hold out. began: in
+    seconds of `time.perf_counter`, later by the time of an interruption.
+
+    When it has ended (`ended_at`, on the same clock): model (d,), None if it failed; points (N, d), the clients' own
+    models, for methods whose server knows them (`Algorithm.client_models`); failure, one sentence; information, the
+    sums of all clients from which standard errors follow; missing, why there are none although the run asks for them.
+    """
+
+    setup: PreparedRun
+    runtime: str
+    progress: Progress | None = None
+    seed_index: int | None = None
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    scores: Mapping[int, Counted] = field(default_factory=dict)
+    by_site: Mapping[int, float] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+    ended_at: float | None = None
+    model: Array | None = None
+    points: Array | None = None
+    failure: str = ""
+    information: Sums | None = None
+    missing: str = ""
+
+    @property
+    def seconds(self) -> float:
+        """The time since the start of the run, without interruptions."""
+        return (time.perf_counter() if self.ended_at is None else self.ended_at) - self.began
+
+    @property
+    def stop(self) -> Stop | None:
+        """Why the algorithm has ended the run before its last planned round; None if it goes on."""
+        return self.setup.algorithm.stops(self.server) if self.rounds else None
+
+    @property
+    def early(self) -> str:
+        """Why the run ended before its last planned round, as a sentence; empty if it did not."""
+        return ended(self.setup, self.stop, self.round)
+
+    def of_seed(self, array: Array) -> Array:
+        """This run's part of an array that stacked seeds share."""
+        return array if self.seed_index is None else array[self.seed_index]  # type: ignore[no-any-return]
+
+    @property
+    def x(self) -> Array:
+        """The model (d,) after the last round."""
+        return self.of_seed(self.setup.algorithm.model(self.server))
+
+    @property
+    def client_points(self) -> Array | None:
+        """The clients' own models (N, d) after the last round; None if the server does not know them."""
+        points = self.setup.method.client_models(self.setup.own(self.server))
+        return None if points is None else self.of_seed(points)
+
+    def wants(self, round_: int) -> bool:
+        """Whether this round is evaluated: the start, the first `early` rounds, each `every`-th one, the last (also
+        of a run that the algorithm ends, `stop`), and those after which the clients of a private run evaluate."""
+        config = self.setup.config
+        return (
+            round_ <= config.evaluation.early
+            or round_ % config.evaluation.every == 0
+            or round_ == config.rounds
+            or self.stop is not None
+            or round_ in released(self.setup)
+        )
+
+    def so_far(self, round_: int) -> dict[str, Any]:
+        """The columns of a row that do not depend on the model, as they are right after the round; local_steps and
+        stopped (the share of client rounds in which the stopping rule fired) are means since the last row."""
+        since = self.rounds[int(self.rows[-1]["round"]) :] if self.rows else []
+        per_upload = self.setup.algorithm.upload.paper_bits(self.setup.objective.d)
+        accepted = sum(r.accepted for r in self.rounds)
+        return {
+            "round": round_,
+            "uplink_bits": sum(r.uplink_bits for r in self.rounds),
+            "downlink_bits": sum(r.downlink_bits for r in self.rounds),
+            "paper_uplink_bits": per_upload * accepted,
+            "local_steps": float(np.mean([r.local_steps for r in since])) if since else 0.0,
+            "stopped": float(np.mean([r.stopped for r in since])) if since else 0.0,
+            "participants": accepted,
+            "rejected": sum(len(r.rejected) for r in self.rounds),
+            "seconds": self.seconds,
+        }
+
+    def add(self, so_far: Mapping[str, Any], x: Array, others: Mapping[str, Any] | None = None) -> None:
+        """Evaluate the model x (d,) and add a row with these columns `so_far` and others; RunError if it diverges."""
+        central = self.setup.central
+        row = {"round": so_far["round"], **central.evaluate(x), **so_far, **(others or {})}
+        if not central.has_score:  # the clients' evaluation is the only one
+            row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
+        if self.setup.config.evaluation.reference:
+            row |= central.beside_optimum(x, row["objective"])
+        _check(self.setup, row, x, self.rows)
+        self.rows.append(row)
+        if self.progress:
+            self.progress(row)
+
+    # --- what it comes to
+
+    def privacy(self) -> dict[str, Any] | None:
+        """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
+        if self.setup.plan is None:
+            return None
+        seeded = self.runtime != "deployment"
+        return spent(self.setup.plan, self._shares(self.setup.plan), seeded, self.round)
+
+    def _shares(self, plan: Plan) -> Array:
+        return plan.shares_of((done.round, done.asked) for done in self.rounds)
+
+    def clients(self) -> Iterator[dict[str, Any]]:
+        """The rows of clients.csv, one for each client that was asked to train or to evaluate: its rows, in how many
+        rounds it was asked to train, how many of its replies were used, and what it spent (`accounts`)."""
+        plan, sizes = self.setup.plan, self.setup.partition.sizes
+        asked = _times((done.asked for done in self.rounds), len(sizes))
+        lost = _times((done.rejected for done in self.rounds), len(sizes))
+        columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
+        columns |= accounts(plan, self._shares(plan), self.round) if plan else {}
+        evaluated = plan.evaluation.costs(self.round) if plan and plan.evaluation else 0.0
+        for client in np.flatnonzero(asked + evaluated):
+            yield {"client": client, **{name: column[client] for name, column in columns.items()}}
+
+    def warnings(self) -> list[str]:
+        """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
+        absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
+        stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
+        return [*warnings(self.setup), *stopped, *_risen(self.rows, self.setup.plan is not None), *absent]
+
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        config, last = self.setup.config, self.rows[-1] if self.rows else {}
+        accuracy = last.get("test_accuracy")
+        return {
+            "algorithm": config.algorithm,
+            "dataset": config.data.name,
+            "runtime": self.runtime,
+            "seed": config.seed,
+            "rounds": last.get("round", 0),
+            "ended": self.early or None,
+            "finished": self.model is not None,
+            "failure": self.failure or None,
+            "test_accuracy": finite(accuracy),
+            "test_accuracy_from": "server" if self.setup.central.has_score else "clients",
+            "regression": not self.setup.dataset.num_classes,
+            "survival": config.objective.name in SURVIVAL,
+            "outcome": facts.outcome(self.setup) or None,
+            "majority_baseline": self.setup.central.baseline(),
+            **{column: finite(last[column]) for column in SITE_COLUMNS if column in last},
+            "objective": finite(last.get("objective")),
+            "optimality": finite(last.get("optimality")),
+            "nonzeros": last.get("nonzeros"),
+            "parameters": self.setup.objective.d,
+            "uplink_bits": last.get("uplink_bits"),
+            "downlink_bits": last.get("downlink_bits"),
+            "paper_uplink_bits": last.get("paper_uplink_bits"),
+            "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
+            "bounds_met": _satisfied(self, last),
+            "warnings": self.warnings(),
+            "rejected_replies": last.get("rejected"),
+            "privacy": self.privacy(),
+            "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
+            "partition": described(self.setup),
+            "facts": facts.known(self.setup).document,
+            "site_names": list(self.setup.dataset.site_names) or None,
+            "site_scores": _site_scores(self),
+            "held_out_by_site": {f"{site}": own for site, own in self.by_site.items()} or None,
+            "standardised": self.setup.dataset.standardised,
+            "seconds": self.seconds,
+            "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
+        }
+
+
+def _check(setup: PreparedRun, row: dict[str, Any], x: Array, rows: list[dict[str, Any]]) -> None:
+    """RunError if the run diverges: x or the objective is not finite, or, without noise, far above its start."""
+    outside = np.isposinf(row["objective"]) and np.isposinf(
+        setup.regulariser.value(x)
+    )  # x violates the constraint that h encodes: no divergence
+    finite = np.isfinite(row["objective"]) or outside or not setup.central.has_rows
+    if not (np.isfinite(x).all() and finite):
+        raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
+    first = rows[0]["objective"] if rows else np.inf
+    if setup.plan is None and not outside and row["objective"] > _FAR * max(first, 1.0):
+        raise RunError(
+            f"the run diverged: the objective is {row['objective']:.3g} in round {row['round']} and began at "
+            f"{first:.3g}; lower step-size"
+        )
+
+
+def _satisfied(run: Run, metrics: dict[str, Any]) -> bool | None:
+    """Whether the last row satisfies the constraints; None for a run without constraints or without a model."""
+    algorithm = run.setup.method
+    if run.model is None or not algorithm.constrained:
+        return None
+    return algorithm.satisfied(metrics)
+
+
+def _site_scores(run: Run) -> list[float | None] | None:
+    """Accuracy or R^2 of the final model, or of its own, on the rows that each client trained on.
+
+    None where no exact number may be released, which is in a private run; and without a model or rows, or for many
+    clients.
+    """
+    setup, x, count = run.setup, run.model, run.setup.config.clients.count
+    if setup.plan or x is None or setup.config.data.name == OWN or count > _MOST_SCORES:
+        return None
+    models = run.points if setup.method.personal else [x] * count
+    assert models is not None  # its server knows them
+    return [finite(float(setup.objective.score(own, setup.shards.rows(i)))) for i, own in enumerate(models)]
+
+
+def own_columns(setup: PreparedRun, server: Any, seed: int | None = None) -> dict[str, float]:
+    """The method's own server and model metrics, and the distances of the clients' points to each other and to x*.
+
+    consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `evaluation.reference = true`, where x* is the
+    optimum over all rows: distance, ||xbar - x*||^2 / ||x*||^2 (with the server's model in place of xbar if the x_i are
+    unknown); optimality, which is consensus + distance (Zhang 2023); and node_error, mean_i ||x_i - x*||^2 / ||x*||^2.
+    seed: index of the run among a cohort's stacked seeds.
+    """
+
+    def of_seed(array: Array) -> Array:
+        return np.asarray(array if seed is None else array[seed])
+
+    algorithm, server = setup.method, setup.own(server)
+    metrics = algorithm.server_metrics(server)
+    row = {name: float(of_seed(value)) for name, value in metrics.items()}
+    points = algorithm.client_models(server)
+    x = of_seed(algorithm.model(server)).astype(np.float64, copy=False)
+    if points is not None:
+        points = of_seed(points).astype(np.float64, copy=False)
+        x = points.mean(0)
+        row["consensus"] = float(((points - x) ** 2).sum(-1).mean())
+    row |= setup.central.assess(of_seed(algorithm.model(server)))
+    if setup.config.evaluation.reference:
+        best = setup.central.optimum
+        size = float(best @ best)
+        row["distance"] = float(((x - best) ** 2).sum()) / size
+        row["optimality"] = row.get("consensus", 0.0) + row["distance"]
+        if points is not None:
+            row["node_error"] = float(((points - best) ** 2).sum(-1).mean()) / size
+    return row
+
+
+def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
+    """A warning if the final objective is more than `_RISE` times the first."""
+    first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
+    if not 0 < _RISE * first < last < np.inf:
+        return []
+    remedy = (
+        "lower step-size, or the noise (raise epsilon, lower rounds, or weight clients by rows)"
+        if private
+        else "lower step-size"
+    )
+    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: {remedy}"]
+
+
+def finite(value: float | None) -> float | None:
+    """The number, or None (null in JSON) if it is not finite."""
+    return value if value is not None and np.isfinite(value) else None
+
+
+def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:
+    """How often each client (N,) is in these groups."""
+    numbers = np.fromiter((client for group in clients for client in group), dtype=np.int64)
+    return np.bincount(numbers, minlength=num_clients)
+
+
+def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
+    spans = np.diff([row["round"] for row in rows])
+    mean = float(np.average([row[column] for row in rows[1:]], weights=spans)) if len(spans) else np.nan
+    return mean if np.isfinite(mean) else None
+
+
+def trained_model(
+    setup: PreparedRun, x: Array, privacy: Mapping[str, Any] | None, information: Sums | None = None
+) -> Trained | None:
+    """The point x (d,) as a model that can predict; None for a PyTorch module, which is saved as model.pt instead."""
+    config, data, h = setup.config, setup.dataset, setup.regulariser
+    if isinstance(setup.objective, NamedModel):
+        return None
+    return trained(
+        x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
+        origin={
+            **origin(config, privacy), "seed": config.seed, "run": config.digest,
+            **({"outcome": known} if (known := facts.outcome(setup)) else {}),
+        }, information=information,
+        selected=h.entries if isinstance(h, Support) else (), facts=facts.known(setup),
+    )  # fmt: skip
+
+
+def origin(config: Config, privacy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """How a model was trained, for information, without the seed and all from which it could be found."""
+    return {
+        "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds,
+        "privacy": privacy["guarantee"] if privacy else "none",
+    }  # fmt: skip
+
+
+def distance(setup: PreparedRun, x: Array) -> float | None:
+    """The distance of x (d,) from the minimiser of F + h in standard errors: the largest of all linear combinations of
+    its entries, by one step of Newton's method. None in a private run, for a model without a likelihood or with more
+    than `MOST_PARAMETERS` entries.
+
+    The step is for the gradient mapping L (x - prox(x - F'(x) / L)) in place of F', which is 0 at the minimiser.
+    """
+    model, chosen = setup.objective, setup.config.objective
+    weighted = isinstance(chosen, LinearObjective) and chosen.class_weights
+    if setup.plan or weighted or chosen.name not in LIKELIHOODS or not isinstance(model, LinearModel):
+        return None
+    if model.d > MOST_PARAMETERS:
+        return None
+    x = x.astype(np.float64)
+    sites = [setup.shards.rows(client) for client in range(setup.config.clients.count)]
+    sums = Information.together(Information.of(model, x, rows) for rows in sites)
+    steepest = max(float(np.linalg.eigvalsh(sums.matrix)[-1]) / sums.rows, _FLAT)
+    mapped = x - setup.regulariser.prox(x - setup.central.gradient(x) / steepest, 1 / steepest)
+    return farthest(sums._replace(gradient=sums.rows * steepest * mapped), isinstance(model.loss, Squared))
