@@ -13,7 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
-CURVES = "Share without the event"  # of all sites, and by site
+CURVES = "Fraction without the event"  # of all sites, and by site
 FIGURES = {  # run, beginning of the title, and which of the charts with this title
     "clinicians-hospitals": [
         ("hospitals/runs/open", "ROC curve", 0),
@@ -25,7 +25,7 @@ FIGURES = {  # run, beginning of the title, and which of the charts with this ti
         ("survival/runs/brca/epsilon-4", CURVES, 0),
     ],
 }
-SIZE = 1000, 370  # of the window, which holds two charts
+SIZE = 1000, 430  # of the window, which holds two charts
 SCALE = 1.5
 BROWSER = "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-quic"
 

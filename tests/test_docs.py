@@ -201,3 +201,10 @@ def test_the_readme_has_the_accuracies_of_the_four_hospitals():
     assert f"Epsilon 8 costs {costs[0]:.3f} and epsilon 1 costs {costs[1]:.2f}" in readme
     assert f"alone also reaches {of['each alone']:.3f}" in readme
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_every_picture_is_described():
+    """The alternative text says what is seen, in words, and is not the name of the file."""
+    pages = (ROOT / "README.md", *PAGES, *ROOT.glob("examples/*/README.md"))
+    found = [image for page in pages for image in re.findall(r"!\[([^\]]*)\]\(", page.read_text())]
+    assert found and not [text for text in found if len(text.split()) < 6]

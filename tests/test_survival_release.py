@@ -221,7 +221,7 @@ def test_the_folder_holds_the_curves(tmp_path, changes):
     for name, column in read.curve()._asdict().items():
         assert_allclose(column, getattr(curve, name), err_msg=name, atol=1e-9)
     page = report_run(tmp_path).read_text()
-    assert "Share without the event" in page
+    assert "Fraction without the event" in page
     assert "The median survival is " in page
     assert ("stand out from it" in page) == bool(changes)
 

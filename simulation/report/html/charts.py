@@ -43,7 +43,10 @@ class Line(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """A chart of lines; bounds are the heights of horizontal lines, in percent, that a result must not exceed."""
+    """A chart of lines; bounds are the heights of horizontal lines, in percent, that a result must not exceed.
+
+    frame: see `chart`.
+    """
 
     title: str
     x_label: str
@@ -52,6 +55,7 @@ class Chart(NamedTuple):
     y_ticks: Sequence[Tick]
     bounds: Sequence[Tick]
     remark: str = ""
+    frame: str = ""
 
 
 class Axis(NamedTuple):
@@ -99,19 +103,22 @@ class Axis(NamedTuple):
 
 def chart(
     title: str, x_label: str, series: Sequence[Series], logs: tuple[bool, bool] = (False, False),
-    units: tuple[str, str] = ("", ""), limits: Sequence[float] = (), remark: str = "",
+    units: tuple[str, str] = ("", ""), limits: Sequence[float] = (), remark: str = "", frame: str = "",
 ) -> Chart:  # fmt: skip
     """A chart of series, each a mean with a band over the seeds.
 
     logs, units: whether an axis is logarithmic, and its unit, for x and y. limits: bounds on y.
+    frame: "fraction", with y from 0 to 1 and no last values, which say nothing of a curve that ends at 0 or 1; or
+    "square", with both axes from 0 to 1 and their diagonal.
     """
     series = [_thinned(one) for one in series]
     x = Axis.over(_all(one.x for one in series), logs[0])
     heights = [part for one in series for part in (one.centre, one.low, one.high)]
     y = Axis.over(_all([*heights, np.asarray(limits, dtype=float)]), logs[1])
+    x, y = Axis(0.0, 1.0) if frame == "square" else x, Axis(0.0, 1.0) if frame else y
     return Chart(
         title, x_label, [_line(one, x, y) for one in series], x.ticks(units[0]), y.ticks(units[1]),
-        [_tick(y, limit, f"bound {limit:g}") for limit in limits], remark,
+        [_tick(y, limit, f"bound {limit:g}") for limit in limits], remark, frame,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from twinflower.models.time_scores import TimeTable
 
 from ...results.reading import read_scores
 from .. import discrimination as text
+from ..series import Series
 from .charts import Chart, chart
 from .discrimination_parts import by_site, line, noise_of, of_classes, of_times
 from .parts import Section, Table
@@ -37,7 +38,8 @@ def _of_two(table: ScoreTable, sites: Mapping[int, Any], summary: Mapping[str, A
         Section("Calibration", tables=[Table(text.GROUPS, text.groups(table))]),
         Section("By site", tables=[by_site(sites, summary["site_names"], {"positives": _positives})]),
     ]
-    charts = [_roc(table), _precision(table), _calibration(table)]
+    shown = table.auc.value == table.auc.value  # else the counts do not show both classes
+    charts = [_roc(table), _precision(table), _calibration(table)] if shown else []
     return Section("Discrimination and calibration", _about(table), charts=charts, folded=parts)
 
 
@@ -63,22 +65,23 @@ def _positives(table: ScoreTable) -> str:
 
 def _roc(table: ScoreTable) -> Chart:
     false, true = table.roc()
-    ends = np.array([0.0, 1.0])
-    lines = [line("model", false[::-1], true[::-1]), line("by chance", ends, ends)]
-    return chart("ROC curve: true positive rate", "false positive rate", lines)
+    remark = (
+        f"AUC {table.auc.value:.3f} (95% interval {text.interval(table.auc)}). Dashed: by chance, AUC 0.5."
+    )
+    roc = [line("model", false[::-1], true[::-1])]
+    return chart("ROC curve: true positive rate", "false positive rate", roc, remark=remark, frame="square")
 
 
 def _precision(table: ScoreTable) -> Chart:
     points = [table.at(edge) for edge in table.edges]
     recall = np.array([own.sensitivity.value for own in points])
     precision = np.array([own.precision.value for own in points])
-    return chart("Precision", "recall (sensitivity)", [line("model", recall, precision)])
+    return chart("Precision", "recall (sensitivity)", [line("model", recall, precision)], frame="square")
 
 
 def _calibration(table: ScoreTable) -> Chart:
     found = table.calibration()
-    predicted = np.array([own.predicted for own in found])
-    observed = np.array([own.observed.value for own in found])
-    ends = np.array([0.0, 1.0])
-    lines = [line("model", predicted, observed), line("calibrated", ends, ends)]
-    return chart("Calibration: share of positives", "mean score", lines)
+    predicted, *observed = np.array([(own.predicted, *own.observed) for own in found]).T
+    remark = f"The band is the 95% interval of each of {len(found)} groups. Dashed: perfectly calibrated."
+    lines = [Series("model", "", predicted, *observed, seeds=1)]
+    return chart("Calibration: observed fraction", "mean score", lines, remark=remark, frame="square")

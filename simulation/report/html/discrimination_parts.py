@@ -73,9 +73,9 @@ def of_classes(
 ) -> Section:
     """The areas and the calibration of every class against the others."""
     names = _class_names(folder, len(table.cells))
-    ends, drawn = np.array([0.0, 1.0]), list(zip(names, table.classes, strict=True))[:_MOST_LINES]
+    drawn = list(zip(names, table.classes, strict=True))[:_MOST_LINES]
     remark = "" if len(drawn) == len(names) else f"{len(drawn)} of {len(names)} classes."
-    roc, calibrated = [line("by chance", ends, ends)], [line("calibrated", ends, ends)]
+    roc, calibrated = list[Series](), list[Series]()
     for name, own in drawn:
         false, true = own.roc()
         roc.append(line(name, false[::-1], true[::-1]))
@@ -83,8 +83,8 @@ def of_classes(
         shares = np.array([(group.predicted, group.observed.value) for group in groups]).T
         calibrated.append(line(name, *shares))
     charts = [
-        chart("ROC curve: true positive rate", "false positive rate", roc, remark=remark),
-        chart("Calibration: share of the class", "mean score", calibrated, remark=remark),
+        chart("ROC curve: true positive rate", "false positive rate", roc, remark=remark, frame="square"),
+        chart("Calibration: observed fraction", "mean score", calibrated, remark=remark, frame="square"),
     ]
     folded = [
         Section("By site", tables=[by_site(sites, summary["site_names"])]),
@@ -138,7 +138,7 @@ def of_times(
     ]
     return Section(
         "Discrimination by time", about,
-        charts=[chart("Area under the ROC curve", time_name(folder), [areas], remark="The band is the 95% interval.")],
+        charts=[chart("AUC", time_name(folder), [areas], remark="The band is the 95% interval.", frame="fraction")],
         tables=[Table(_TIMES, rows)],
         folded=[Section("By site", tables=[by_site(sites, summary["site_names"])])],
     )  # fmt: skip

@@ -32,10 +32,10 @@ def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
         return []
     table = SurvivalTable.together(sites.values())
     curve, names = table.curve(), summary["site_names"]
-    title = "Share without the event"
+    title = "Fraction without the event"
     time, estimate = time_name(folder), f"{_name(table)} estimate"
     remark = f"{estimate}. The band is the {_INTERVAL}."
-    charts = [chart(title, time, [_line("all sites", curve)], remark=remark)]
+    charts = [chart(title, time, [_line("all sites", curve)], remark=remark, frame="fraction")]
     folded = [Section("The numbers", tables=[_numbers(curve)])]
     if len(sites) > 1:
         folded.append(_by_site(sites, names, time))
@@ -49,9 +49,9 @@ def _name(table: SurvivalTable) -> str:
 def _counting(table: SurvivalTable) -> str:
     """How those who are censored within an interval count."""
     if table.actuarial:
-        return "Who is censored within an interval counts as at risk for half of it (actuarial estimate, life table)."
+        return "A person censored within an interval counts as at risk for half of it (actuarial estimate, life table)."
     return (
-        "Who is censored within an interval counts as at risk up to its end, so the curve lies too high, and its "
+        "A person censored within an interval counts as at risk up to its end, so the curve lies too high, and its "
         "intervals are wrong, unless every time is the end of an interval."
     )
 
@@ -109,7 +109,7 @@ def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None, ti
 
 def _chart_of_sites(lines: Sequence[Series], sites: int, time: str) -> Chart:
     remark = "" if len(lines) == sites else f"{len(lines)} of {sites} sites."
-    return chart("Share without the event", time, lines, remark=remark)
+    return chart("Fraction without the event", time, lines, remark=remark, frame="fraction")
 
 
 def _line(label: str, curve: Curve, band: bool = True) -> Series:
