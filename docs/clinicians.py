@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 CURVES = "Fraction without the event"  # of all sites, and by site
 FIGURES = {  # run, beginning of the title, and which of the charts with this title
@@ -25,7 +25,7 @@ FIGURES = {  # run, beginning of the title, and which of the charts with this ti
         ("survival/runs/brca/epsilon-4", CURVES, 0),
     ],
 }
-SIZE = 1000, 430  # of the window, which holds two charts
+SIZE = 1000, 560  # of the window, which holds two charts
 SCALE = 1.5
 BROWSER = "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-quic"
 
@@ -55,7 +55,11 @@ def draw(text: str, path: Path) -> None:
         shot = f"--screenshot={path}", f"--user-data-dir={folder}/profile"
         subprocess.run([*BROWSER, *size, *shot, place.as_uri()], check=True, capture_output=True, timeout=120)
     with Image.open(path) as picture:
-        picture.convert("P", palette=Image.Palette.ADAPTIVE).save(path, optimize=True)
+        plain = picture.convert("RGB")
+        empty = Image.new("RGB", plain.size, plain.getpixel((0, 0)))
+        height = min(plain.height, ImageChops.difference(plain, empty).getbbox()[3] + 20)
+        cut = plain.crop((0, 0, plain.width, height))
+        cut.convert("P", palette=Image.Palette.ADAPTIVE).save(path, optimize=True)
 
 
 if __name__ == "__main__":

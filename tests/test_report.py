@@ -18,11 +18,12 @@ from twinflower.models.trained import load
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.simulation.report.html import privacy_text
 from twinflower.simulation.report.html.case import Case
-from twinflower.simulation.report.html.charts import Axis
+from twinflower.simulation.report.html.charts import Axis, chart
 from twinflower.simulation.report.html.render import markdown
 from twinflower.simulation.report.html.sites import ranges
 from twinflower.simulation.report.html.statement import headline, page, statement
 from twinflower.simulation.report.html.write import report_experiment
+from twinflower.simulation.report.series import Series
 from twinflower.simulation.results.reading import digest, read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
@@ -575,3 +576,12 @@ def test_a_full_disk_is_named(run_of, tmp_path):
     (tmp_path / ".report.html.tmp").symlink_to("/dev/full")
     with pytest.raises(DiskError, match=r"report\.html cannot be written"):
         report_run(tmp_path)
+
+
+@pytest.mark.parametrize(("frame", "whole"), [("", 0), ("fraction", 1), ("square", 2)])
+def test_a_chart_of_fractions_has_the_whole_axis_however_few_of_its_values_occur(frame, whole):
+    """A square has it across, too: an ROC curve and a calibration are read against their diagonal."""
+    part = np.array([0.3, 0.5, 0.6])
+    drawn = chart("ROC", "rate", [Series("model", "", part, part, part, part)], frame=frame)
+    ends = [(float(ticks[0].text), float(ticks[-1].text)) for ticks in (drawn.y_ticks, drawn.x_ticks)]
+    assert [end == (0.0, 1.0) for end in ends] == [whole >= 1, whole == 2]

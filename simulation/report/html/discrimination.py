@@ -65,9 +65,8 @@ def _positives(table: ScoreTable) -> str:
 
 def _roc(table: ScoreTable) -> Chart:
     false, true = table.roc()
-    remark = (
-        f"AUC {table.auc.value:.3f} (95% interval {text.interval(table.auc)}). Dashed: by chance, AUC 0.5."
-    )
+    area, low, high = table.auc
+    remark = f"AUC {area:.3f} (95% interval {low:.3f} to {high:.3f}). Dashed: by chance."
     roc = [line("model", false[::-1], true[::-1])]
     return chart("ROC curve: true positive rate", "false positive rate", roc, remark=remark, frame="square")
 
@@ -80,8 +79,9 @@ def _precision(table: ScoreTable) -> Chart:
 
 
 def _calibration(table: ScoreTable) -> Chart:
-    found = table.calibration()
-    predicted, *observed = np.array([(own.predicted, *own.observed) for own in found]).T
-    remark = f"The band is the 95% interval of each of {len(found)} groups. Dashed: perfectly calibrated."
-    lines = [Series("model", "", predicted, *observed, seeds=1)]
+    groups = table.calibration()
+    predicted = np.array([group.predicted for group in groups])
+    value, low, high = np.array([group.observed for group in groups]).T
+    lines = [Series("model", "", predicted, value, low, high, seeds=1)]
+    remark = "Band: 95% interval of each group. Dashed: calibrated."
     return chart("Calibration: observed fraction", "mean score", lines, remark=remark, frame="square")
