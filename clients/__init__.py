@@ -1,6 +1,7 @@
 """Flower clients, one NumPyClient class per algorithm; each is the client side of an algorithm in
 twinflower.algorithms."""
 
+from .app import client_app
 from .ledger import ContextLedger
 from .methods import (
     CLIENTS,
@@ -62,5 +63,6 @@ __all__ = [
     "SoteriaFLClient",
     "SumClient",
     "ZCDPNFLClient",
+    "client_app",
     "for_flower_strategies",
 ]

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, FIT, KINDS, reply_record, request_record
 
-from .request import MODEL_ONLY
+from .request import model_only
 
 
 def for_flower_strategies(
@@ -30,9 +30,11 @@ def for_flower_strategies(
     if kind not in _TRANSLATED or request_record(kind, "parameters") in message.content:
         return call_next(message, context)
     model, config = _records(message.content)
-    request = {"round": config.get("server-round", 0), MODEL_ONLY: True}
     message.content = RecordDict(
-        {request_record(kind, "parameters"): model, request_record(kind, "config"): ConfigRecord(request)}
+        {
+            request_record(kind, "parameters"): model,
+            request_record(kind, "config"): ConfigRecord(model_only(config)),
+        }
     )
     reply = call_next(message, context)
     if not reply.has_error():

@@ -14,6 +14,14 @@ from twinflower.models.score_bins import ScoreBins
 PLACE = ("centre", "width")  # keys of a request to evaluate a model: where the bins of the score lie
 INFORMATION = "information"  # key of a request for the sums from which standard errors follow
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
+_READ = {
+    "round",
+    "server-round",
+    "session",
+    "settled",
+    "proximal-mu",
+    MODEL_ONLY,
+}  # of a server that averages models
 _SESSION = "twinflower.session"  # record of context.state
 _ANSWERED = "twinflower.answered"  # beginning of the names of records of context.state
 
@@ -50,11 +58,11 @@ class RequestReader:
         session, settled = self.session(config), config.get("settled", round_ - 1)
         if type(settled) is not int:
             raise ReplyError("the request's 'settled' must be a round number")
-        model_only = config.get(MODEL_ONLY) is True
-        if model_only:
-            _check_averaging(self.algorithm)
+        averages = config.get(MODEL_ONLY) is True
+        if averages:
+            _check_averaging(self.algorithm, config)
         closing = config.get("closing") is True
-        return RoundRequest(round_, session, settled, closing, model_only, config.get("ranges"))
+        return RoundRequest(round_, session, settled, closing, averages, config.get("ranges"))
 
     def evaluation(self, config: Mapping[str, Any]) -> tuple[int, str]:
         """The round and the session of a request to evaluate a model."""
@@ -110,8 +118,25 @@ def bins_in(config: Mapping[str, Any], own: ScoreBins) -> ScoreBins:
     return bins
 
 
-def _check_averaging(algorithm: Algorithm) -> None:
-    """Raise ReplyError unless the algorithm's server only averages the clients' models."""
+def model_only(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of a request of a server that averages models, from the config that Flower's own strategies send."""
+    return {**config, "round": config.get("server-round", 0), MODEL_ONLY: True}
+
+
+def _check_averaging(algorithm: Algorithm, config: Mapping[str, Any]) -> None:
+    """Raise ReplyError unless the algorithm's server only averages the clients' models, and the server asks for nothing
+    that the client would not do: its settings are those of its algorithm."""
+    mu = getattr(algorithm, "mu", 0.0)
+    if config.get("proximal-mu", mu) != mu:
+        raise ReplyError(
+            f"the server sends proximal-mu = {config['proximal-mu']}, and this client is one of {algorithm.name} with "
+            f"mu = {mu}: use a FedProx client with the same mu"
+        )
+    if unread := config.keys() - _READ:
+        raise ReplyError(
+            f"the server's config has {', '.join(sorted(unread))}, which this client does not read, because its "
+            "settings are those of its algorithm: leave them out of train_config"
+        )
     if not algorithm.averages_models:
         raise ReplyError(
             f"the server of {algorithm.name} does more than average models, so a strategy that only averages cannot "

@@ -3,6 +3,7 @@
 from twinflower.rounds import Round
 
 from .accountant import GaussianAccountant
+from .app_functions import AppFunctions
 from .methods import (
     DPNFL,
     ISRLDP,
@@ -43,6 +44,7 @@ __all__ = [
     "SSCA",
     "STRATEGIES",
     "ZCDPNFL",
+    "AppFunctions",
     "BSDPFedPDM",
     "ConstrainedSSCA",
     "FedADMM",

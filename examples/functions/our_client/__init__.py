@@ -1,0 +1,1 @@
+"""Twinflower's client under Flower's own FedAvg."""

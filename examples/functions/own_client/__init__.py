@@ -1,0 +1,1 @@
+"""FedPDM's strategy over a client that is a function."""
