@@ -9,12 +9,11 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)  # where it is set, tables would be as narrow
-os.fsync = lambda descriptor: (
-    None
-)  # for a loss of power, which no test brings about; those of its order put their own
+# fsync is for a loss of power, which no test brings about; tests of its order put their own in its place
+os.fsync = lambda descriptor: None
 
-from hypothesis import settings
-from problems import RARE
+from hypothesis import settings  # noqa: E402
+from problems import RARE  # noqa: E402
 
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.load_profile("steady")

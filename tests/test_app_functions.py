@@ -1,6 +1,13 @@
 """Apps whose clients are functions: with our strategies, ours with them, and ours with Flower's strategies."""
 
+import importlib
 import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,16 +19,24 @@ from plug_in_driver import OneProcess
 from problems import RARE, VARIANTS, small
 
 from twinflower import algorithms, strategies
+from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.layout import Entries, SparseVector
 from twinflower.clients import ContextLedger, client_app
 from twinflower.clients.functions import FunctionFormat, NamedParts
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError, SettingError
+from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.losses import Logistic
+from twinflower.problems.objectives import LinearModel
+from twinflower.problems.regularisers import L1
+from twinflower.rounds import Problem, rounds
 from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 
 ROUNDS = 3
+ROOT = Path(__file__).resolve().parent.parent
+EXAMPLE = ROOT / "examples" / "functions"
 
 
 def app_of(setup, **keys):
@@ -304,3 +319,52 @@ def test_private_functions_charge_and_refuse():
         assert "the privacy budget is spent" in reply.error.reason
     reply = reply_to(setup, {"round": 1}, "evaluate")
     assert "a private client is evaluated as a NumPyClient" in reply.error.reason
+
+
+# ------------------------------------------------------------------------- the example's two apps
+
+
+def drive(folder, app, out):
+    """One of the two apps of examples/functions in one process, for 30 rounds; the model that it stores."""
+    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    project = folder / "pyproject.toml"
+    project.write_text(re.sub(r'= "\w+\.(\w+_app):app"', rf'= "{app}.\1:app"', project.read_text()))
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "plug_in_driver.py"),
+        "4",
+        f"out={str(out)!r}",
+    ]
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return np.load(out)
+
+
+def in_arrays(algorithm, bias):
+    """The same run on arrays: the model after 30 rounds of 4 full local steps at each of the 4 sites."""
+    sys.path.insert(0, str(EXAMPLE))
+    try:
+        load = importlib.import_module("own_client.task").load
+    finally:
+        sys.path.remove(str(EXAMPLE))
+    sites = [load(i, 4) for i in range(4)]
+    shards = Shards.of([(np.c_[a, np.ones((len(a), bias))], (b > 0).astype(int)) for a, b in sites])
+    objective = LinearModel(Logistic(), 1, 30 + bias)
+    problem = Problem(objective, shards, np.zeros(objective.d))
+    *_, last = rounds(algorithm, problem, LocalSchedule(0, max_local_steps=4), 30)
+    return algorithm.model(last.server)
+
+
+def test_the_examples_own_client_is_fedpdm(tmp_path):
+    x = drive(tmp_path / "app", "own_client", tmp_path / "x.npy")
+    same = in_arrays(algorithms.FedPDM(regulariser=L1(0.005), rho=0.5, step_size=1.0), bias=1)
+    assert_allclose(x, same, atol=1e-10)
+    assert 0 < np.count_nonzero(x) < 31
+
+
+def test_the_examples_fedavg_is_our_fedavg(tmp_path):
+    x = drive(tmp_path / "app", "our_client", tmp_path / "x.npy")
+    info = RunInfo(4, 30, sizes=(143, 142, 142, 142))
+    assert_allclose(x, in_arrays(algorithms.FedAvg(step_size=1.0, info=info), bias=0), atol=1e-10)
