@@ -47,7 +47,7 @@ def test_flower_installs_what_the_bundle_needs(tmp_path):
     """Nothing but Flower is installed; scikit-learn, which the default run needs, comes with the run."""
     venv.create(tmp_path / "venv", with_pip=True)
     scripts = tmp_path / "venv" / "bin"
-    command(scripts / "pip", "install", "--quiet", "flwr[simulation]==1.41.0", "uv")
+    command(scripts / "pip", "install", "--quiet", "flwr[simulation]==1.42.0", "uv")
     assert subprocess.run([scripts / "python", "-c", "import sklearn"], capture_output=True).returncode
     app = bundle(tmp_path)
     with temporary_workspace() as place:

@@ -309,13 +309,13 @@ def central_cases() -> Iterator[audit.Case]:
         "central: an update of zero is an error",
         [10] * 10,
         zero,
-        "flwr 1.41 divides by the norm of every update",
+        "flwr 1.42 divides by the norm of every update",
     )
     yield central_case(
         "central: one NaN",
         [10] * 10,
         np.full(DIMENSION, np.nan),
-        "flwr 1.41 neither refuses nor replaces NaN",
+        "flwr 1.42 neither refuses nor replaces NaN",
     )
 
 
