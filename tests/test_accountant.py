@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 from scipy.integrate import quad
+from scipy.optimize import brentq
 from scipy.stats import norm
 
+from twinflower import special
 from twinflower.errors import RunError, SettingError
 from twinflower.privacy import Budget, best_guess, detection, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.accountant import (
@@ -335,3 +337,27 @@ def test_two_hundred_varying_sigmas_agree_with_dp_accounting(dp):
     for delta in (1e-8, 1e-5, 1e-3):
         ours = gdp_epsilon(total_mu(2 * clip, sigmas), delta)
         assert_allclose(accountant.get_epsilon(delta), ours, rtol=1e-4)
+
+
+@pytest.mark.parametrize("xtol", [1e-300, 1e-9])
+@pytest.mark.parametrize(
+    "function", [np.tanh, np.arctan, lambda x: x**3, lambda x: 1e-200 * x, lambda x: np.expm1(min(x, 700.0))]
+)
+def test_roots_are_those_of_scipy(function, xtol):
+    """Brent's method, step by step; SciPy is not asked because it takes long to import."""
+    draw, eps = np.random.default_rng(0), np.finfo(float).eps
+    for at in draw.normal(size=50):
+        low, high = at - 10 ** draw.uniform(-8, 3), at + 10 ** draw.uniform(-8, 3)
+        calls = []
+        ours = special.root(
+            lambda x, at=at, calls=calls: calls.append(x) or function(x - at), low, high, xtol
+        )
+        theirs, told = brentq(lambda x, at=at: function(x - at), low, high, (), xtol, 4 * eps, 10_000, True)
+        assert abs(ours - theirs) <= xtol + 4 * eps * abs(at)
+        assert abs(len(calls) - told.function_calls) <= 2
+
+
+def test_a_function_that_keeps_its_sign_has_no_root():
+    with pytest.raises(ValueError, match="different signs at 1.0 and 2.0"):
+        special.root(abs, 1.0, 2.0, 1e-9)
+    assert special.root(float, 0.0, 2.0, 1e-9) == special.root(float, -1.0, 0.0, 1e-9) == 0

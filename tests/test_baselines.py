@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Error, Message
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import (
+    at_rest,
     bits_of,
     central_optimum,
     convex_problem,
@@ -333,7 +334,7 @@ def test_fedavg_stops_at_its_biased_fixed_point_and_scaffold_at_the_optimum():
 def test_scaffold_and_feddyn_reach_the_optimum_with_sampled_clients(algorithm):
     shards, objective = convex_problem()
     best = central_optimum(objective, ZERO, shards.everyone())
-    server, *_ = last(run(algorithm, shards, objective, LocalSchedule(0, 5), 4000, k=2))
+    server, *_ = at_rest(run(algorithm, shards, objective, LocalSchedule(0, 5), 4000, k=2))
     assert_allclose(server.x0, best, atol=1e-8)
 
 
@@ -371,7 +372,7 @@ def test_reach_is_the_way_against_a_constant_gradient(mu, steps):
 def test_the_server_prox_rests_where_mean_local_gradients_balance_h(algorithm):
     """0 in dh(x0) + (x0 - mean x) / s; and x0 - mean x is s times a mean of local gradients."""
     shards, objective = convex_problem()
-    server, *_ = last(run(algorithm, shards, objective, LocalSchedule(0, 5), 3000))
+    server, *_ = at_rest(run(algorithm, shards, objective, LocalSchedule(0, 5), 3000))
     inbox = algorithm.broadcast(server, 1, np.arange(6))
     batches = LocalSchedule(0, 5).batches(shards, np.arange(6), 0, 1)
     _, uploads, _ = algorithm.client_update(None, inbox, LocalWork(objective, batches, no_noise, 1))

@@ -198,7 +198,8 @@ def test_settings_are_listed_with_meaning_unit_range_and_default(call):
     assert status == 0
     for word in (*reference.HEADINGS, "privacy.epsilon", "sensitivities", "0.0001", "as-published"):
         assert word in text
-    assert all(f"{name}." in call("settings")[1] for name in ("data", "server", *ALGORITHMS))
+    everything = call("settings")[1]
+    assert all(f"{name}." in everything for name in ("data", "server", *ALGORITHMS))
     status, _, error = call("settings", "privcy")
     assert (status, error) == (
         2,

@@ -417,6 +417,21 @@ def test_keys_of_a_sweep_are_bare_or_not(tmp_path, key):
     assert [curve.label for curve in curves] == [f"a, {key} = 0.1", f"a, {key} = 0.2"]
 
 
+def test_a_sweep_of_two_keys_has_all_combinations_on_one_line(tmp_path):
+    path = written(tmp_path, "[[curve]]\nlabel = 'a'\nsweep = {l2 = [0.1, 0.2], rounds = [3, 4]}\n")
+    curves = read_experiment(path).curves
+    points = [(curve.config.objective.l2, curve.config.rounds) for curve in curves]
+    assert points == [(0.1, 3), (0.1, 4), (0.2, 3), (0.2, 4)]
+    assert {curve.line for curve in curves} == {"a"}
+    assert curves[0].label == "a, l2 = 0.1, rounds = 3"
+
+
+@pytest.mark.parametrize("lists", ["{}", "{l2 = []}", "{l2 = 0.1}", "[0.1]", "{rounds = [3], l2 = 0.1}"])
+def test_a_sweep_is_keys_with_lists(tmp_path, lists):
+    with pytest.raises(SettingError, match="sweep must be keys with lists of values, such as .*; got "):
+        read_experiment(written(tmp_path, f"[[curve]]\nsweep = {lists}\n"))
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "experiments").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_experiment_says_only_what_counts(path):
     assert read_experiment(path).curves

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, last, small
+from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.algorithm import check_class, stack, unstack
@@ -208,13 +208,20 @@ def same_rows(a, b, **tolerance):
             assert_allclose(x[key], y[key], err_msg=key, **tolerance)
 
 
+class Shuffled(InProcessGrid):
+    """A grid whose replies come in the opposite order."""
+
+    def pull_messages(self, message_ids):
+        return list(super().pull_messages(message_ids))[::-1]
+
+
 @every_variant
 def test_the_runtimes_agree(variant):
-    """In process, over the wire with a new client for every message, and as a cohort."""
+    """In process, with replies in another order, over the wire with a new client for every message, and as a cohort."""
     setup = small(variant)
     fast, exact = inprocess.train(setup), over_the_wire(setup)
     (stacked,) = cohort.train([setup])
-    for other in (exact, run_strategy(setup, InProcessGrid(setup), "inprocess")):
+    for other in (exact, run_strategy(setup, Shuffled(setup), "inprocess")):
         assert_array_equal(fast.model, other.model)
         same_rows(fast, other, rtol=0)
     assert_allclose(stacked.model, fast.model, rtol=1e-9, atol=1e-12)
@@ -237,7 +244,7 @@ def test_later_rounds_do_not_overwrite_an_outcome(variant):
 
 @every_variant
 def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
-    setups = [small(variant, seed=seed) for seed in range(2)]
+    setups = [small(variant, seed=seed, rounds=3) for seed in range(2)]
     whole = [cohort.train(setups[:1])[0], *cohort.train(setups)]
     monkeypatch.setattr(cohort, "BLOCK", 1)
     blocks = [cohort.train(setups[:1])[0], *cohort.train(setups)]
@@ -248,7 +255,7 @@ def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
 @every_variant
 def test_seeds_stacked_are_seeds_alone(variant):
     setups = [
-        small(variant, seed=s, partition__name="dirichlet", partition__dirichlet_alpha=1.0)
+        small(variant, seed=s, rounds=3, partition__name="dirichlet", partition__dirichlet_alpha=1.0)
         for s in (3, 2**63 + 1)
     ]
     together = cohort.train(setups)
@@ -258,19 +265,6 @@ def test_seeds_stacked_are_seeds_alone(variant):
         same_rows(result, alone, rtol=1e-9)
     solved = setups[0].algorithm.ends_early  # at the optimum of all rows, however these are divided
     assert solved or not np.allclose(together[0].model, together[1].model)
-
-
-@every_variant
-def test_the_order_of_replies_does_not_matter(variant):
-    setup = small(variant)
-
-    class Shuffled(InProcessGrid):
-        def pull_messages(self, message_ids):
-            return list(super().pull_messages(message_ids))[::-1]
-
-    ordered = run_strategy(setup, InProcessGrid(setup), "inprocess")
-    shuffled = run_strategy(setup, Shuffled(setup), "inprocess")
-    assert_array_equal(ordered.model, shuffled.model)
 
 
 # ------------------------------------------------------------- what no newcomer passes by forgetting it
@@ -342,12 +336,20 @@ def limits(algorithm):
     def lost(round_, clients):
         return (clients + round_ * (clients % 3)) % 4 == 0 if round_ <= 20 else clients < 0
 
-    found = []
-    for losses in (None, lost):
-        begun = last(rounds(algorithm, problem, LocalSchedule(0, 2), 10, lost=losses))
-        ended = last(rounds(algorithm, problem, LocalSchedule(0, 2), 600, lost=losses))
-        found.append([algorithm.model(at.server) for at in (begun, ended)])
-    return np.array(found)
+    return np.array([
+        tenth_and_last(algorithm, rounds(algorithm, problem, LocalSchedule(0, 2), 600, lost=losses))
+        for losses in (None, lost)
+    ])  # fmt: skip
+
+
+def tenth_and_last(algorithm, steps):
+    """The models in round 10 and at the end, or where a model has come to rest."""
+    models = [np.inf]
+    for at in steps:
+        models.append(algorithm.model(at.server))
+        if len(models) > 40 and np.abs(models[-1] - models[-2]).max() < 1e-11:
+            break
+    return models[10], models[-1]
 
 
 def public_and_steady(variant):
@@ -358,7 +360,14 @@ def public_and_steady(variant):
     return prepare(parse(SMALL, known, steady, {"rounds": 600}))
 
 
-@pytest.mark.parametrize("variant", list(filter(keeps_a_state, VARIANTS)))
+STATEFUL = {  # variants that differ in nothing but noise, messages and sampling are one method here
+    repr(public_and_steady(variant).method): variant
+    for variant in reversed(VARIANTS)
+    if keeps_a_state(variant)
+}
+
+
+@pytest.mark.parametrize("variant", STATEFUL.values())
 def test_lost_replies_do_not_change_where_a_run_ends(variant):
     """A client that has lost a reply is one step ahead of what the server has counted."""
     setup = public_and_steady(variant)

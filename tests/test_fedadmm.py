@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import central_optimum, convex_problem, last, run, small
+from problems import at_rest, central_optimum, convex_problem, last, run, small
 from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from tracking import (
@@ -197,7 +197,7 @@ def test_it_ends_at_the_optimum_with_the_gradients_as_duals(k, local_start):
     )
     optimum = ridge.fit(rows.features, rows.labels).coef_[0]
     algorithm = FedADMM(rho=0.4, step_size=1.0, local_start=local_start)
-    end = last(run(algorithm, shards, objective, FULL, 1500, k, start=np.full(d, 3.0)))
+    end = at_rest(run(algorithm, shards, objective, FULL, 1500, k, start=np.full(d, 3.0)))
     assert_allclose(end.server.x0, optimum, rtol=0, atol=1e-6)
     assert_allclose(-end.states.after[:, :d], gradients(shards, objective, end.server.x0), rtol=0, atol=1e-6)
     assert np.abs(gradients(shards, objective, optimum)).max() > 0.01
@@ -215,7 +215,7 @@ def test_it_ends_at_the_optimum_with_thinned_messages():
     """What a message leaves out is part of a later one."""
     shards, objective = convex_problem()
     algorithm = FedADMM(rho=1.0, step_size=0.5, uplink_ratio=0.6)
-    end = last(run(algorithm, shards, objective, FULL, 3000, K))
+    end = at_rest(run(algorithm, shards, objective, FULL, 3000, K))
     assert_allclose(end.server.x0, central_optimum(objective, ZERO, shards.everyone()), rtol=0, atol=1e-8)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import central_optimum, convex_problem, last, run, small
+from problems import at_rest, central_optimum, convex_problem, last, run, small
 from scipy.optimize import minimize
 from tracking import (
     FEATURES,
@@ -173,7 +173,7 @@ def test_a_client_that_took_no_part_keeps_its_state():
 def test_with_exact_minima_and_all_clients_it_ends_at_the_composite_optimum(alpha):
     shards, objective = convex_problem()
     h = L1(0.02)
-    end = last(run(FedDR(h, eta=2.5, alpha=alpha, step_size=0.5), shards, objective, LONG, 300))
+    end = at_rest(run(FedDR(h, eta=2.5, alpha=alpha, step_size=0.5), shards, objective, LONG, 300))
     assert_allclose(end.server.x0, central_optimum(objective, h, shards.everyone()), rtol=0, atol=1e-9)
     assert 0 < np.count_nonzero(end.server.x0) < objective.d
 
@@ -187,7 +187,7 @@ def test_with_few_steps_some_clients_and_lost_replies_it_ends_there_too(local_st
     h, d, eta = L1(0.02), objective.d, 1.5
     algorithm = FedDR(h, eta=eta, step_size=0.5, local_start=local_start, **keys)
     gone = np.random.default_rng(3).random((2001, N)) < lost
-    end = last(run(
+    end = at_rest(run(
         algorithm, shards, objective, FULL, 2000, K, start=np.full(d, 3.0), lost=lambda t, who: gone[t, who]
     ))  # fmt: skip
     x0 = end.server.x0

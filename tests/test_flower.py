@@ -70,9 +70,7 @@ def require_equal(folder, config):
 
 
 def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, one of sums under masks, one on a graph from a file
-    beside the user, and two whose clients count the scores of held-out rows or send
-    information matrices."""
+    """100 clients, 30 sampled, on Ray; then a run that must fail, and one on a graph from a file beside the user."""
     large = parse(
         {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
@@ -91,28 +89,32 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         assert flower.last_status() == "finished:failed"
         monkeypatch.chdir(tmp_path)
         (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
-        sums = parse(SMALL, VARIANTS["fedpdm-sum"], {"privacy.masks": True})
-        flower.run(sums, tmp_path / "sums")
         graph = parse(SMALL, VARIANTS["zcdp-nfl-private"], {"topology.name": "file:edges"})
         flower.run(graph, tmp_path / "graph")
-        counted = parse(two_classes(tmp_path) | COUNTED)
-        flower.run(counted, tmp_path / "counted")
-        inferred = parse(two_classes(tmp_path) | {"evaluation.standard-errors": True})
-        flower.run(inferred, tmp_path / "inferred")
     sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
     assert f"privacy: {sentence}" in told
     assert not (tmp_path / "bad" / "model.npz").exists()
-    for config, name in (
-        (large, "flower"),
-        (graph, "graph"),
-        (counted, "counted"),
-        (inferred, "inferred"),
-        (sums.put({"privacy.masks": False}), "sums"),  # with masks or without them, to the bit
-    ):
-        require_equal(tmp_path / name, config)
+    require_equal(tmp_path / "flower", large)
+    require_equal(tmp_path / "graph", graph)
     done = subprocess.run(["pgrep", "-f", str(flower.home)], capture_output=True, text=True)
     assert done.stdout == ""
     assert not flower.home.exists()
+
+
+@pytest.mark.slow
+def test_flower_gives_the_bits_of_other_exchanges(tmp_path):
+    """Sums under masks, and runs whose clients count the scores of held-out rows or send information matrices."""
+    rows = two_classes(tmp_path)
+    sums = parse(SMALL, VARIANTS["fedpdm-sum"], {"privacy.masks": True})
+    counted, inferred = parse(rows | COUNTED), parse(rows | {"evaluation.standard-errors": True})
+    with engine() as flower:
+        for config, name in ((sums, "sums"), (counted, "counted"), (inferred, "inferred")):
+            flower.run(config, tmp_path / name)
+    require_equal(
+        tmp_path / "sums", sums.put({"privacy.masks": False})
+    )  # with masks or without them, to the bit
+    require_equal(tmp_path / "counted", counted)
+    require_equal(tmp_path / "inferred", inferred)
 
 
 @pytest.mark.slow

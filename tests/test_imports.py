@@ -78,7 +78,14 @@ def test_help_loads_no_numerics(words):
 
 
 def test_list_loads_neither_flower_nor_figures_nor_special_functions():
-    assert not after_command("list") & (HEAVY | {"scipy.special"})
+    assert not after_command("list") & (HEAVY | {"scipy.special", "cryptography", "filelock"})
+
+
+def test_noise_for_a_budget_is_computed_without_what_is_slow():
+    """A run's privacy, before it begins: the special functions, and no more of SciPy or `cryptography`."""
+    loaded = loaded_by("from twinflower.privacy import gdp_mu, mechanism; gdp_mu(8.0, 1e-4)")
+    assert "scipy.special" in loaded
+    assert not loaded & (avoidable() | {"cryptography"})
 
 
 FLOWER = {"flwr", "grpc", "ray"}
@@ -94,7 +101,6 @@ def test_arrays_their_privacy_and_their_models_need_no_flower(tmp_path):
         ("run", *run, "--runtime", "cohort", "--out", f"{tmp_path / 'run'}"),
         ("privacy", *run),
         ("predict", f"{tmp_path / 'run'}", str(hospitals / "new-patients.csv")),
-        ("list",),
     ):
         assert not after_command(*words) & FLOWER, words
     assert (tmp_path / "run" / "report.html").exists()

@@ -11,7 +11,7 @@ import problems
 import pytest
 from compositions import advanced_composition, basic_composition
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import keywords, last, random_shards, small
+from problems import at_rest, keywords, last, random_shards, small
 from scipy.optimize import minimize
 
 from twinflower.algorithms import DPNFL, PADMM, ZCDPNFL, NetworkedSubgradient
@@ -251,7 +251,7 @@ ENDS += [(ZCDPNFL, "path", ZERO, 2000), (PADMM, "ring", ElasticNet(0.05, 0.1), 4
 def test_all_nodes_reach_the_central_optimum(method, name, h, rounds):
     steps = {} if method is PADMM else {"step_size": 1.5, "composite": "prox"}
     algorithm = on(graph_called(name, N, degree=2.0), method, regulariser=h, rho=0.2, **steps)
-    server, _ = last(run(algorithm, RIDGE, rounds))
+    server, _ = at_rest(run(algorithm, RIDGE, rounds), "w")
     best = minimise(RIDGE, h, SHARDS.everyone(), np.zeros(D))
     assert_allclose(server.w, np.tile(best, (N, 1)), atol=1e-9)
 
@@ -259,7 +259,7 @@ def test_all_nodes_reach_the_central_optimum(method, name, h, rounds):
 def test_a_clipped_loss_ends_at_the_clipped_optimum():
     clipped = make_objective("least-squares", D, 0, l2=0.2, clip_norm=0.3)
     algorithm = on(make_graph("ring", N), ZCDPNFL, rho=0.2, step_size=1.5)
-    server, _ = last(run(algorithm, clipped, 1500))
+    server, _ = at_rest(run(algorithm, clipped, 1500), "w")
     ends = [minimise(f, ZERO, SHARDS.everyone(), np.zeros(D)) for f in (clipped, RIDGE)]
     assert_allclose(server.w, np.tile(ends[0], (N, 1)), atol=1e-9)
     assert np.linalg.norm(ends[0] - ends[1]) > 0.05

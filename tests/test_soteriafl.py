@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import bits_of, central_optimum, convex_problem, last, run
+from problems import at_rest, bits_of, central_optimum, convex_problem, last, run
 from tracking import FEATURES, ROWS, moves_of, seeded_noise, with_quiet_part, x0_of
 
 from twinflower.algorithms import ISRLDP, SoteriaFL
@@ -147,7 +147,7 @@ def test_it_ends_at_the_composite_optimum_of_clients_that_differ(keys, lost):
     shards, objective = convex_problem()
     h, gone = L1(0.02), np.random.default_rng(3).random((3001, N)) < lost
     algorithm = SoteriaFL(h, step_size=0.1, **keys)
-    end = last(run(
+    end = at_rest(run(
         algorithm, shards, objective, FULL, 3000, K, start=np.full(D, 3.0), lost=lambda t, who: gone[t, who]
     ))  # fmt: skip
     x = end.server.x0

@@ -448,8 +448,8 @@ def test_bounds_on_groups_hold_for_every_group():
     fair = "cost <= 0.6, class 0 <= 0.62, class 1 <= 0.62, class 2 <= 0.62"
     costs = {}
     for text in (free, fair):
-        algorithm = ConstrainedSSCA(info=RunInfo(2, 2000), constraints=text, step_decay=0.2)
-        x = last(run(algorithm, shards, objective, 2000, start=np.full(12, 0.1)))[0].x
+        algorithm = ConstrainedSSCA(info=RunInfo(2, 1000), constraints=text, step_decay=0.2)
+        x = last(run(algorithm, shards, objective, 1000, start=np.full(12, 0.1)))[0].x
         losses = objective.losses(x, rows)
         costs[text] = [losses[labels == c].mean() for c in range(3)]
         assert algorithm.model_metrics(x, objective, rows)["excess"] < 1e-3
@@ -533,27 +533,30 @@ def test_a_stage_begins_anew_also_when_its_first_round_is_void():
 # ---------------------------------------------------------------------------------------------- privacy
 
 
-def swapped_records(classes=3):
-    """Data sets of five rows, and the same with one record replaced, near and far; points that are small and large."""
+def swapped_records(classes=3, count=3000):
+    """Data sets of five rows, and the same with one record replaced, near and far; points that are small and large.
+
+    All are stacked: the points x (count, d), and two batches (count, 5, 3).
+    """
     rng = np.random.default_rng(0)
-    for _ in range(3000):
-        features = rng.normal(size=(5, 3))
-        features /= np.linalg.norm(features, axis=1, keepdims=True)
-        labels, x = rng.integers(classes, size=5), 10 ** rng.uniform(-1, 3) * rng.normal(size=3 * classes)
-        data, other = Batch(features, labels), Batch(features.copy(), labels.copy())
-        other.features[0] = (
-            rng.choice([-1.0, 1.0]) * features[0] if rng.random() < 0.7 else rng.permutation(features[0])
-        )
-        other.labels[0] = rng.integers(classes)
-        yield x, data, other
+    features = rng.normal(size=(count, 5, 3))
+    features /= np.linalg.norm(features, axis=-1, keepdims=True)
+    x = 10 ** rng.uniform(-1, 3, (count, 1)) * rng.normal(size=(count, 3 * classes))
+    data = Batch(features, rng.integers(classes, size=(count, 5)))
+    other = Batch(features.copy(), data.labels.copy())
+    near = rng.random((count, 1)) < 0.7
+    signs, mixed = rng.choice([-1.0, 1.0], (count, 1)), rng.permuted(features[:, 0], axis=-1)
+    other.features[:, 0] = np.where(near, signs * features[:, 0], mixed)
+    other.labels[:, 0] = rng.integers(classes, size=count)
+    return x, data, other
 
 
 def largest_move(algorithm, objective):
     """How far a replaced record moves what a client sends, as a share of the sensitivity."""
     sensitivity = algorithm.release(objective.bounds(1.0), Workload(1, 5, 1), 1).sensitivity
-    moves = [algorithm.estimate(objective, x, data) - algorithm.estimate(objective, x, other) for x, data, other in
-             swapped_records()]  # fmt: skip
-    return max(map(np.linalg.norm, moves)) / sensitivity
+    x, data, other = swapped_records()
+    moves = algorithm.estimate(objective, x, data) - algorithm.estimate(objective, x, other)
+    return np.linalg.norm(moves, axis=-1).max() / sensitivity
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def test_a_file_tuned_by_a_column_can_be_tuned_again(tmp_path):
         ),
         ("rounds = 4", 'data.name = "own"', "data own"),
         ("by = ", "for = ", "tune.* knows seeds, held-out, by, public; got"),
-        ("[0.001, 1.0]", "0.5", "grid: step-size must be a list; got 0.5"),
+        ("[0.001, 1.0]", "0.5", "grid must be keys with lists of values, such as .*; got {'step-size': 0.5}"),
         ("step-size", "alpha", "grid: no curve knows 'alpha'"),
         ("step-size = [0.001, 1.0]", "", "nothing to tune: no curve has a grid"),
         (

@@ -5,9 +5,13 @@ itself is locked. Windows has no lock that readers could share and that leaves t
 next to the file, is locked by `filelock`.
 """
 
-from io import FileIO
+from __future__ import annotations
 
-from filelock import FileLock, Timeout
+from io import FileIO
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 try:
     import fcntl
@@ -28,6 +32,11 @@ class LockableFile(FileIO):
         if fcntl:
             fcntl.flock(self, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             return
+        from filelock import (
+            FileLock,
+            Timeout,
+        )  # takes longer to import than a lock is held, and not needed elsewhere
+
         beside = FileLock(f"{self.name}.lock")
         try:
             beside.acquire(timeout=0)

@@ -1,17 +1,19 @@
 """The progress of runs on the user's terminal."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from rich.progress import Progress, TaskID
+from typing import TYPE_CHECKING, Any
 
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .labels import score
 from .messages import closing, guarantee, row_line, warnings
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 @dataclass
@@ -20,7 +22,7 @@ class Terminal:
 
     plan: Experiment
     folder: Path
-    bar: tuple[Progress, TaskID] | None = field(default=None, init=False)
+    bar: "tuple[Progress, TaskID] | None" = field(default=None, init=False)
 
     def line(self, text: str) -> None:
         """See `Observer`."""
@@ -29,10 +31,12 @@ class Terminal:
     @contextmanager
     def following(self, label: str, rounds: int) -> Iterator[None]:
         """See `Observer`. On a terminal this shows a progress bar."""
-        if not console.is_terminal:
+        if not sys.stdout.isatty():
             yield
             return
-        with Progress(console=console) as progress:
+        from rich.progress import Progress
+
+        with Progress(console=console()) as progress:
             self.bar = progress, progress.add_task(label, total=rounds)
             yield
         self.bar = None

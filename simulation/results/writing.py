@@ -7,7 +7,6 @@ import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +167,8 @@ def environment() -> dict[str, Any]:
 
 @cache
 def _version(name: str) -> str | None:
+    from importlib.metadata import version  # not needed before a run has ended
+
     try:
         return version(name)
     except ImportError:  # PackageNotFoundError; Ray comes with the simulation extra only

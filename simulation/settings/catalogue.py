@@ -6,7 +6,7 @@ keys of an entry have an effect only if the entry is selected.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from twinflower.algorithms import ALGORITHMS
@@ -106,12 +106,12 @@ class Declared:
     key: Key
     owners: Mapping[str, tuple[str, ...]]
 
-    @property
+    @cached_property
     def section(self) -> str:
         """The part before the last dot, empty for a top-level key."""
         return self.name.rpartition(".")[0]
 
-    @property
+    @cached_property
     def leaf(self) -> str:
         """The part after the last dot."""
         return self.name.rpartition(".")[2]

@@ -18,7 +18,7 @@ A section of [run] applies to the curves that make the choice it belongs to: [ru
 
 With `ends = true` each run is shown as one point, its last row, and x may also be a key of its configuration. Curves
 with the same `line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a curve makes one curve for each value,
-all on one line.
+or combination of values of several keys, all on one line.
 
 [grid], [tune], [scores] and the `grid` of a curve belong to `simulation.tuning.grid` and do not affect a run. In
 sweeps and grids, keys may be written without their section, as on the command line.
@@ -27,6 +27,7 @@ run folder or a run config for Flower. One with a few settings of no section mus
 """
 
 import hashlib
+import itertools
 import json
 import re
 import tomllib
@@ -224,22 +225,29 @@ def _title(path: Path, raw: Mapping[str, Any]) -> str:
 
 
 def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
-    """The curve, or one copy for each value of its sweep, each with that value by its key."""
+    """The curve, or one copy for each combination of values of its sweep, with these values by their keys."""
     sweep = raw.get("sweep")
     if sweep is None:
         return [(raw, {})]
-    lists = flatten(sweep) if isinstance(sweep, dict) else {}
-    good = len(lists) == 1 and all(isinstance(v, list) and v for v in lists.values())
-    if not good:
-        raise SettingError(
-            f"sweep must be one key with a list of values, such as {{rounds = [10, 20]}}; got {sweep!r}"
-        )
-    ((key, values),) = lists.items()
     line, rest = str(raw.get("label", "")), {k: v for k, v in raw.items() if k != "sweep"}
-    labels = [f"{line}, {key} = {v}".strip(", ") for v in values]
-    return [
-        (rest | {"label": label, "line": line}, {key: v}) for label, v in zip(labels, values, strict=True)
-    ]
+    found = []
+    for point in combinations(sweep, "sweep"):
+        label = ", ".join([*filter(None, [line]), *(f"{key} = {value}" for key, value in point.items())])
+        found.append((rest | {"label": label, "line": line}, point))
+    return found
+
+
+def combinations(lists: Any, name: str) -> list[dict[str, Value]]:
+    """All combinations of the values in a table of lists, by key.
+
+    SettingError, which begins with the table's name, unless it has keys and each has a list of values.
+    """
+    known = flatten(lists) if isinstance(lists, Mapping) else {}
+    if not (known and all(isinstance(values, list) and values for values in known.values())):
+        raise SettingError(
+            f"{name} must be keys with lists of values, such as {{rounds = [10, 20]}}; got {lists!r}"
+        )
+    return [dict(zip(known, values, strict=True)) for values in itertools.product(*known.values())]
 
 
 def _check_idle(merged: Sequence[Merged]) -> None:

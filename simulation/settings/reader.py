@@ -30,6 +30,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "penalty": ("regulariser.name",),
     "num-rounds": ("rounds",),
 }
+_BY_LEAF: dict[str, list[Declared]] = {}
+for _declared in CATALOGUE.values():
+    _BY_LEAF.setdefault(_declared.leaf, []).append(_declared)
 
 
 @dataclass
@@ -122,10 +125,10 @@ def _meant(word: str, bare: bool) -> list[Declared]:
     """The keys that a word could mean, regardless of the choices; SettingError if there are none."""
     if word in CATALOGUE:
         return [CATALOGUE[word]]
-    found = [] if "." in word else [declared for declared in CATALOGUE.values() if declared.leaf == word]
-    if not found or not bare:
-        raise SettingError(_unknown(word, found))
-    return found
+    known = _BY_LEAF.get(word, [])
+    if not known or not bare:
+        raise SettingError(_unknown(word, known))
+    return known
 
 
 def unselected(keys: Sequence[Declared], choices: Mapping[str, Value]) -> str:

@@ -29,8 +29,7 @@ do: then every candidate is charged (`charged`). Without it, a private run on ta
 public = true, which says that everybody may know these rows.
 """
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ from ..runs.setup import PreparedRun, prepare, prepare_seeds
 from ..runtimes import cohort
 from ..settings import Config, Value
 from ..settings.config import configured
-from ..settings.experiment import CURVE_WORDS, load_toml, read_experiment, settings_in
+from ..settings.experiment import CURVE_WORDS, combinations, load_toml, read_experiment, settings_in
 from ..settings.reader import chosen, counting_words, flatten, merge, resolve
 from ..settings.toml import to_tables, to_toml, toml_lines, toml_value
 from .charged import Charged
@@ -125,10 +124,9 @@ class Tuning:
         common = {key: values for key, values in flatten(self.raw.get("grid", {})).items() if key in known}
         return common | flatten(curve.get("grid", {}))
 
-    def points(self, curve: Mapping[str, Any]) -> Iterator[Point]:
+    def points(self, curve: Mapping[str, Any]) -> list[Point]:
         """All combinations of the values in the curve's lists."""
-        grid = self.grid(curve)
-        return (dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values()))
+        return combinations(self.grid(curve), "grid")
 
     def config(self, curve: Mapping[str, Any], point: Point) -> Config:
         """The configuration of one point, with evaluation only at the end."""
@@ -201,10 +199,9 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
 
 def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
-    for key, values in itertools.chain(*(grid.items() for grid in grids)):
-        if not (isinstance(values, list) and bool(values)):
-            raise SettingError(f"grid: {key} must be a list; got {values!r}")
     for curve, grid in zip(tuning.raw["curve"], grids, strict=True):
+        if grid:
+            combinations(grid, "grid")
         for key in grid:
             resolve(key, tuning.choices(curve))
     require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")

@@ -30,12 +30,10 @@ def share_interval(count: float, rows: int, sigma: float = 0.0, level: float = L
 
 def _lowest(count: float, rows: int, sigma: float, alpha: float) -> float:
     """The smallest p with P(B + sigma Z >= count) >= alpha, which increases with p; 1 if there is none."""
-    from scipy.optimize import brentq  # slow to import, and needed only here
-
     excess = partial(_excess, count, rows, sigma, alpha)
     if excess(0.0) >= 0:
         return 0.0
-    return float(brentq(excess, 0.0, 1.0, xtol=1e-9)) if excess(1.0) > 0 else 1.0
+    return special.root(excess, 0.0, 1.0, xtol=1e-9) if excess(1.0) > 0 else 1.0
 
 
 def _excess(count: float, rows: int, sigma: float, alpha: float, p: float) -> float:

@@ -83,12 +83,9 @@ def _array(name: str, values: ArrayLike, rule: str, good: Callable[[Array], NDAr
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     """The zero of a monotone function between low and high, to nearly full floating-point precision.
 
-    `high` is widened by 1% to allow for rounding. The large maxiter is for zeros that are tiny compared to `high`.
+    `high` is widened by 1% to allow for rounding.
     """
-    from scipy.optimize import brentq  # imported here because it is slow to import
-
-    last_digits = 4 * np.finfo(float).eps
-    return float(brentq(function, low, 1.01 * high, xtol=1e-300, rtol=last_digits, maxiter=10_000))
+    return special.root(function, low, 1.01 * high, xtol=1e-300)
 
 
 # --- Gaussian differential privacy ---

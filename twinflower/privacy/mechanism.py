@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from .. import special
 from ..arrays import Array, Index, read_only, within
@@ -135,6 +133,9 @@ def secret(draw: int, shape: tuple[int, ...]) -> Array:
     phi(z) > 2^-43, that is |z| < 7.6. Further out some grid points cannot occur. A draw falls there with probability
     2 Phi(-7.6) = 3e-14, which strictly should be added to delta for every number released. No draw exceeds 9.1.
     """
+    from cryptography.hazmat.primitives.ciphers import Cipher  # simulations do not need it
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
     count = int(np.prod(shape))
     stream = Cipher(ChaCha20(os.urandom(32), os.urandom(16)), mode=None).encryptor().update(bytes(8 * count))
     bits = np.frombuffer(stream, dtype="<u8")

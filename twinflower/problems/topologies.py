@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 
+from .. import special
 from ..arrays import Array, Mask
 from ..decimals import whole
 from ..errors import SettingError, cause
@@ -166,15 +167,13 @@ class RandomGeometric(Topology):
 
     def graph(self, n: int) -> Any:
         """The first connected graph among the random draws."""
-        from scipy.optimize import brentq
-
         degree, most = self.degree, _closer(1.0) * (n - 1)
         if not degree <= most:
             raise SettingError(
                 f"topology.degree of a random geometric graph of {n} clients must be above 0 and at most {most:.4g}; "
                 f"got {degree:g}"
             )
-        radius = brentq(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0)
+        radius = special.root(lambda r: _closer(r) * (n - 1) - degree, 0.0, 1.0, xtol=2e-12)
         # about half of these graphs are connected for a degree of ln(n) + 2
         graph = f"random geometric graph of {n} clients with degree {degree:g}"
         return _random(

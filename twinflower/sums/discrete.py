@@ -24,8 +24,6 @@ from os import urandom
 from typing import TypeVar
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask
@@ -43,6 +41,9 @@ _MARGIN = 2.0**-40  # the errors of g, exp and the conversion of a word add up t
 
 def secret_words() -> Words:
     """Random 64-bit words that cannot be reproduced: ChaCha20 under a new key from the operating system."""
+    from cryptography.hazmat.primitives.ciphers import Cipher  # simulations do not need it
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
     encryptor = Cipher(ChaCha20(urandom(32), urandom(16)), mode=None).encryptor()
     return lambda count: np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8").astype(np.uint64)
 
