@@ -69,10 +69,10 @@ def require_equal(folder, config):
     assert (summary["runtime"], summary["privacy"]) == ("flower", ours.summary()["privacy"])
 
 
-def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeypatch):
-    """100 clients, 30 sampled, on Ray; then a run that must fail, and one on a graph from a file beside the user."""
+def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path):
+    """40 clients, 12 sampled, on Ray; then a run that must fail."""
     large = parse(
-        {"clients.count": 100, "clients.per-round": 30, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
+        {"clients.count": 40, "clients.per-round": 12, "rounds": 3, "batch-size": 4, "local.max-steps": 3}
     )
     told = []
     with engine(told.append) as flower:
@@ -87,32 +87,33 @@ def test_flower_gives_the_bits_of_inprocess_and_tells_failures(tmp_path, monkeyp
         with pytest.raises(RunError, match="no file nowhere"):
             flower.run(parse({"data.name": "libsvm:nowhere"}), tmp_path / "bad")
         assert flower.last_status() == "finished:failed"
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
-        graph = parse(SMALL, VARIANTS["zcdp-nfl-private"], {"topology.name": "file:edges"})
-        flower.run(graph, tmp_path / "graph")
-    sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
-    assert f"privacy: {sentence}" in told
     assert not (tmp_path / "bad" / "model.npz").exists()
     require_equal(tmp_path / "flower", large)
-    require_equal(tmp_path / "graph", graph)
     done = subprocess.run(["pgrep", "-f", str(flower.home)], capture_output=True, text=True)
     assert done.stdout == ""
     assert not flower.home.exists()
 
 
 @pytest.mark.slow
-def test_flower_gives_the_bits_of_other_exchanges(tmp_path):
-    """Sums under masks, and runs whose clients count the scores of held-out rows or send information matrices."""
+def test_flower_gives_the_bits_of_other_exchanges(tmp_path, monkeypatch):
+    """A graph from a file beside the user, sums under masks, and runs whose clients count the scores of held-out rows
+    or send information matrices."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges").write_text("0 1\n1 2\n2 3\n3 4\n4 5\n5 6\n6 7\n7 0\n0 4\n")
+    graph = parse(SMALL, VARIANTS["zcdp-nfl-private"], {"topology.name": "file:edges"})
     rows = two_classes(tmp_path)
     sums = parse(SMALL, VARIANTS["fedpdm-sum"], {"privacy.masks": True})
     counted, inferred = parse(rows | COUNTED), parse(rows | {"evaluation.standard-errors": True})
-    with engine() as flower:
-        for config, name in ((sums, "sums"), (counted, "counted"), (inferred, "inferred")):
+    told = []
+    with engine(told.append) as flower:
+        for config, name in ((graph, "graph"), (sums, "sums"), (counted, "counted"), (inferred, "inferred")):
             flower.run(config, tmp_path / name)
     require_equal(
         tmp_path / "sums", sums.put({"privacy.masks": False})
     )  # with masks or without them, to the bit
+    sentence = json.loads((tmp_path / "graph" / "summary.json").read_text())["privacy"]["guarantee"]
+    assert f"privacy: {sentence}" in told
+    require_equal(tmp_path / "graph", graph)
     require_equal(tmp_path / "counted", counted)
     require_equal(tmp_path / "inferred", inferred)
 

@@ -230,11 +230,11 @@ def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, An
     if sweep is None:
         return [(raw, {})]
     line, rest = str(raw.get("label", "")), {k: v for k, v in raw.items() if k != "sweep"}
-    found = []
+    curves: list[tuple[Mapping[str, Any], dict[str, Any]]] = []
     for point in combinations(sweep, "sweep"):
         label = ", ".join([*filter(None, [line]), *(f"{key} = {value}" for key, value in point.items())])
-        found.append((rest | {"label": label, "line": line}, point))
-    return found
+        curves.append((rest | {"label": label, "line": line}, point))
+    return curves
 
 
 def combinations(lists: Any, name: str) -> list[dict[str, Value]]:
