@@ -13,8 +13,7 @@ import yaml
 
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.reading import read_summary
-from twinflower.simulation.runtimes.certificates import make_certificates, make_node_key
-from twinflower.simulation.runtimes.deployment import Deployment
+from twinflower.simulation.runtimes.deployment import Deployment, make_certificates, make_node_key
 from twinflower.simulation.runtimes.engine import (
     CONNECTION,
     command_of,

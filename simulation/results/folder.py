@@ -1,15 +1,17 @@
 """The folder of a run or an experiment: a new one, what it holds, and who works in it."""
 
 import itertools
+import os
 import tempfile
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from twinflower.errors import SettingError
+from twinflower.locks import LockableFile
 
 from ..settings.experiment import Curve, Experiment
 from . import names
-from .lock import held, holding
 
 _SEED = "seed-"
 _WRITTEN = sorted({*names.DIGESTED, names.TITLE, names.FIGURE, names.REPORT, names.RESUME} - {names.PATH})
@@ -69,16 +71,63 @@ def claimed(folder: Path, role: str = "run") -> AbstractContextManager[None]:
     Raises SettingError if another process holds the same role.
     """
     refusal = f"{folder} is in use by another run: wait until it has ended, or choose another folder"
-    return holding(_lock_of(folder, role), refusal)
+    return _holding(_lock_of(folder, role), refusal)
 
 
 def in_use(folder: Path) -> bool:
     """Whether another process holds a lock on the folder."""
-    return any(held(_lock_of(folder, role)) for role in _ROLES)
+    return any(_held(_lock_of(folder, role)) for role in _ROLES)
 
 
 def _lock_of(folder: Path, role: str) -> Path:
     return folder / f".{role}.lock"
+
+
+@contextmanager
+def _holding(path: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock on a lock file; SettingError with the text `refusal` if another process holds it.
+
+    The operating system holds the lock and releases it when the process ends, however it ends; a leftover lock file
+    has no effect.
+    """
+    file = _lock(path)
+    if file is None:
+        raise SettingError(refusal)
+    try:
+        yield
+    finally:
+        # Before the lock is released: a process that waits for this file then sees that it is gone.
+        with suppress(PermissionError):  # Windows removes no open file
+            path.unlink(missing_ok=True)
+        file.close()
+
+
+def _held(path: Path) -> bool:
+    """Whether another process holds the lock on a file."""
+    if not path.exists():
+        return False
+    file = _lock(path)
+    if file:
+        file.close()
+    return file is None
+
+
+def _lock(path: Path) -> LockableFile | None:
+    """The file, opened and locked; None if another process has locked it."""
+    while True:
+        file = LockableFile(path, "a")
+        try:
+            file.lock()
+        except BlockingIOError:
+            file.close()
+            return None
+        except OSError as error:
+            file.close()
+            raise SettingError(f"{path} cannot be locked: {error.strerror}") from None
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()  # the previous holder has removed this file in the meantime: lock the new one
 
 
 # --- what is where
