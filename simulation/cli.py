@@ -12,7 +12,7 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
-from .commands import Commands, Force, assignments, end, output, sections, status_of
+from .commands import Commands, DataDir, Force, Out, Set, end, in_groups, output, sections, status_of
 from .penalty_commands import path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
@@ -40,18 +40,6 @@ def about(
     ] = False,
 ) -> None:
     """Private primal-dual federated learning on Flower."""
-
-
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="override a setting (repeatable)", metavar="KEY=VALUE", autocompletion=assignments
-    ),
-]
-Out = Annotated[str, typer.Option(help="new folder for the results (default: runs/NAME)")]
-DataDir = Annotated[
-    str, typer.Option(help="folder of data files (default: the environment variable TWINFLOWER_DATA)")
-]
 
 
 @app.command("list")
@@ -388,16 +376,7 @@ def audit_(
 
 for command in (path, refit, schema, identity, check_node, ledger):
     app.command(command.__name__.replace("_", "-"))(command)
-_GROUPS = {
-    "Train": ("run", "tune", "path", "refit", "list", "settings", "graph"),
-    "Results": ("figure", "report", "compare", "status", "predict", "coefficients"),
-    "Data": ("schema",),
-    "Privacy": ("privacy", "audit", "ledger"),
-    "Sites": ("deploy", "check-node", "identity"),
-}
-for info in app.registered_commands:
-    name = info.name or (info.callback.__name__ if info.callback else "")
-    info.rich_help_panel = next(group for group, names in _GROUPS.items() if name in names)
+in_groups(app)
 
 
 def main() -> None:

@@ -12,6 +12,14 @@ from typer.core import TyperGroup
 from twinflower.errors import SettingError
 from twinflower.settings import nearest
 
+_GROUPS = {
+    "Train": ("run", "tune", "path", "refit", "list", "settings", "graph"),
+    "Results": ("figure", "report", "compare", "status", "predict", "coefficients"),
+    "Data": ("schema",),
+    "Privacy": ("privacy", "audit", "ledger"),
+    "Sites": ("deploy", "check-node", "identity"),
+}
+
 
 class Commands(TyperGroup):
     """Refuses an unknown command in our words; some versions of typer and click suggest the same command twice."""
@@ -84,3 +92,22 @@ def sections(incomplete: str) -> list[str]:
     from .settings.catalogue import SECTIONS
 
     return [name or "run" for name in SECTIONS if (name or "run").startswith(incomplete)]
+
+
+def in_groups(app: typer.Typer) -> None:
+    """Show the commands of an app in groups in its help."""
+    for info in app.registered_commands:
+        name = info.name or (info.callback.__name__ if info.callback else "")
+        info.rich_help_panel = next(group for group, names in _GROUPS.items() if name in names)
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="override a setting (repeatable)", metavar="KEY=VALUE", autocompletion=assignments
+    ),
+]
+Out = Annotated[str, typer.Option(help="new folder for the results (default: runs/NAME)")]
+DataDir = Annotated[
+    str, typer.Option(help="folder of data files (default: the environment variable TWINFLOWER_DATA)")
+]

@@ -12,15 +12,7 @@ import typer
 from twinflower.errors import SettingError
 from twinflower.settings import check_choice
 
-from .commands import end, status_of
-
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="override a setting (repeatable)", metavar="KEY=VALUE")
-]
-Out = Annotated[str, typer.Option(help="new folder for the results (default: runs/NAME)")]
-DataDir = Annotated[
-    str, typer.Option(help="folder of data files (default: the environment variable TWINFLOWER_DATA)")
-]
+from .commands import DataDir, Out, Set, end, status_of
 
 
 def path(

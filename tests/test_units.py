@@ -376,7 +376,7 @@ def test_a_node_config_that_contradicts_itself_is_refused():
     node = {"partition-id": 0, "num-partitions": 2}
     with pytest.raises(SettingError, match="got 4 with protects = record"):
         read_site(node | {"group-size": 4})
-    with pytest.raises(SettingError, match="protects must be one of record, group, site; got person"):
+    with pytest.raises(SettingError, match="protects must be one of record, group, site; got 'person'"):
         read_site(node | {"protects": "person"})
 
 

@@ -175,6 +175,7 @@ def _settings_of(owner: type[Any]) -> dict[str, Key]:
 def _keys(field: Field[Any], hint: Any) -> dict[str, Key]:
     if get_origin(hint) is Annotated:
         kind, *notes = get_args(hint)
+        kind = next(iter(get_args(kind)), kind)  # int for int | None
         declared = [note for note in notes if isinstance(note, Setting)]
         return (
             {kebab(field.name): Key((field.name,), kind, cast(Value, field.default), declared[0])}

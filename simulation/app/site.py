@@ -5,38 +5,8 @@ reveal their contents: the server receives either a sentence that depends only o
 policy, or one of a few fixed sentences. Details go to the site's own log. In a run without privacy, at a site that
 takes part in such runs, the fixed sentence also says what kind of error it is (`DataError.reason`).
 
-    partition-id, num-partitions     which part of the data it holds, and of how many
-    data-dir                         folder of the known data sets' files
-    data-file, or data-path          the site's own rows; such a node takes part only in runs with data.name = own
-    num-features, num-classes        of the data-file; required if the node takes part only in private runs
-    schema                           instead of these two, the schema of a data-file that is a table
-    state-dir                        absolute path of the folder of its ledgers, default ~/.twinflower; if it is set,
-                                     duals and replies are stored there, too, so that a restarted node can continue
-    lifetime-epsilon, lifetime-delta total budget of all runs on its data; required for private runs. A run of sums
-                                     counts with its epsilon against the server and the sites that may not be honest
-    max-epsilon, max-delta           largest budget that one run may plan
-    max-epsilon-alone                the same against the server and all other sites together, at max-delta
-    min-noise-multiplier             least sigma / sensitivity
-    identity-key, peers-file         its Ed25519 key (`twinflower identity FILE`), and the public keys of all sites by
-                                     number, its own included; required for runs in which the server sees only sums
-    max-honest                       largest number of honest sites, itself included, that such a run may assume
-    protects, group-size             what its lifetime budget protects, as in a run's [privacy], default one record; a
-                                     run must protect at least as much. With a schema that names a group column, no
-                                     value of this column may have more than group-size rows
-    allow-non-private                true: runs without privacy may use the data-file
-    standard-error-rows              fewest rows, in all and in every category, of which it sends an information matrix,
-                                     from which standard errors follow, in runs without privacy; without this key it
-                                     sends none
-    score-rows, score-bins           fewest held-out rows, and most bins (default 20), of which it sends counts of
-                                     scores, or sums of errors, without noise, in runs without privacy; without
-                                     score-rows it sends none
-    survival-rows, survival-cell     fewest persons in all, and in every cell that is not empty (default 5), of which it
-                                     sends the counts for a survival curve without noise, in runs without privacy;
-                                     without survival-rows it sends none
-    ignore-keys                      comma-separated keys of other apps on the same node
-
 A node with lifetime-epsilon, max-epsilon, max-epsilon-alone, min-noise-multiplier or a data-file takes part in private
-runs only, unless allow-non-private is true. A key that is not in this table is refused, because it may be a misspelt
+runs only, unless allow-non-private is true. A key that `Site` does not have is refused, because it may be a misspelt
 policy.
 
 Whether a file matches num-features and num-classes, or a schema, depends on every record in it. A private site
@@ -50,15 +20,26 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any
 
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import SettingError, TwinflowerError, require
 from twinflower.privacy.unit import KINDS, RECORD, Unit
-from twinflower.settings import ANY, Rule, Value, alike, at_least, kebab, one_of, snake, typed
+from twinflower.settings import (
+    PROBABILITY,
+    Rule,
+    Setting,
+    Value,
+    above,
+    alike,
+    at_least,
+    kebab,
+    one_of,
+    settings_of,
+    snake,
+)
 
 from ..settings import PATHS, Config, parse_run_config
 
@@ -70,9 +51,6 @@ _DEFAULT_CELL = 5
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 
 
-_Text = Annotated[str, ANY]
-_Epsilon = Annotated[float | None, Rule("a finite number above 0", lambda v: 0 < v < inf)]
-_Delta = Annotated[float, Rule("in (0, 1)", lambda v: 0 < v < 1)]
 _ABSOLUTE = Rule(
     "an absolute path, or a restart elsewhere begins anew",
     lambda v: not v or Path(v).expanduser().is_absolute(),
@@ -85,43 +63,111 @@ class Refusal(SettingError):
 
 @dataclass(frozen=True)
 class Site:
-    """A validated node config; the module docstring explains the keys. None: the key was not given.
+    """A validated node config. None: the key was not given.
 
-    A field with a rule is a key. schema_digest, schema_group: of the schema, empty without one.
+    It sends matrices, counts and sums without noise only in runs without privacy.
+    schema_digest, schema_group: of the schema, empty without one.
     """
 
-    partition_id: Annotated[int, at_least(0)]
-    num_partitions: Annotated[int, at_least(1)]
-    data_dir: _Text = ""
-    data_file: _Text = ""
-    num_features: Annotated[int | None, at_least(1)] = None
-    num_classes: Annotated[int | None, Rule("at least 0 (0 = the labels are numbers)", lambda v: v >= 0)] = (
-        None
-    )
-    schema: _Text = ""
+    partition_id: Annotated[int, Setting("which part of the data it holds", at_least(0))]
+    num_partitions: Annotated[int, Setting("of how many parts", at_least(1))]
+    data_dir: Annotated[str, Setting("folder of the known data sets' files")] = ""
+    data_file: Annotated[
+        str, Setting("the site's own rows; such a node takes part only in runs with data.name = own")
+    ] = ""
+    num_features: Annotated[
+        int | None,
+        Setting("features of the data-file, needed if the node takes part only in private runs", at_least(1)),
+    ] = None
+    num_classes: Annotated[
+        int | None,
+        Setting(
+            "classes of the data-file, needed if the node takes part only in private runs",
+            Rule("at least 0 (0 = the labels are numbers)", lambda v: v >= 0),
+        ),
+    ] = None
+    schema: Annotated[str, Setting("in place of these two, the schema of a data-file that is a table")] = ""
     schema_digest: str = ""
     schema_group: str = ""
-    state_dir: Annotated[str, _ABSOLUTE] = ""
-    lifetime_epsilon: _Epsilon = None
-    lifetime_delta: _Delta = _DEFAULT_DELTA
-    max_epsilon: _Epsilon = None
-    max_epsilon_alone: _Epsilon = None
-    max_delta: _Delta = _DEFAULT_DELTA
-    min_noise_multiplier: Annotated[float | None, Rule("a finite number from 0", lambda v: 0 <= v < inf)] = (
-        None
+    state_dir: Annotated[
+        str,
+        Setting(
+            "folder of its ledgers, default ~/.twinflower; if set, also of duals and replies, to go on after a restart",
+            _ABSOLUTE,
+        ),
+    ] = ""
+    lifetime_epsilon: Annotated[
+        float | None,
+        Setting(
+            "total budget of all runs, needed for private ones; runs of sums count as against server and other sites",
+            above(0),
+        ),
+    ] = None
+    lifetime_delta: Annotated[float, Setting("delta of the lifetime budget", PROBABILITY)] = _DEFAULT_DELTA
+    max_epsilon: Annotated[float | None, Setting("largest budget that one run may plan", above(0))] = None
+    max_epsilon_alone: Annotated[
+        float | None,
+        Setting("the same against the server and all other sites together, at max-delta", above(0)),
+    ] = None
+    max_delta: Annotated[float, Setting("delta of max-epsilon", PROBABILITY)] = _DEFAULT_DELTA
+    min_noise_multiplier: Annotated[
+        float | None,
+        Setting("least sigma / sensitivity", at_least(0)),
+    ] = None
+    identity_key: Annotated[
+        str, Setting("file of its Ed25519 key (`twinflower identity FILE`), needed for runs of sums")
+    ] = ""
+    peers_file: Annotated[
+        str, Setting("public keys of all sites by number, its own included, needed for runs of sums")
+    ] = ""
+    max_honest: Annotated[
+        int | None,
+        Setting(
+            "largest number of honest sites, itself included, that a run of sums may assume", at_least(1)
+        ),
+    ] = None
+    protects: Annotated[
+        str,
+        Setting(
+            "what its lifetime budget protects, as in a run's [privacy]; a run must protect at least as much",
+            one_of(KINDS),
+        ),
+    ] = RECORD
+    group_size: Annotated[
+        int,
+        Setting(
+            "most rows of one person; with a schema's group column, no value of it may have more", at_least(0)
+        ),
+    ] = 0
+    allow_non_private: Annotated[bool, Setting("runs without privacy may use the data-file")] = False
+    standard_error_rows: Annotated[
+        int | None,
+        Setting(
+            "fewest rows, in all and in every category, of which it sends an information matrix; else it sends none",
+            at_least(1),
+        ),
+    ] = None
+    score_rows: Annotated[
+        int | None,
+        Setting(
+            "fewest held-out rows of which it sends counts of scores, or sums of errors; else it sends none",
+            at_least(1),
+        ),
+    ] = None
+    score_bins: Annotated[int, Setting("most bins of such counts", at_least(2))] = _DEFAULT_BINS
+    survival_rows: Annotated[
+        int | None,
+        Setting(
+            "fewest persons of which it sends the counts for a survival curve; else it sends none",
+            at_least(1),
+        ),
+    ] = None
+    survival_cell: Annotated[
+        int, Setting("fewest persons in every cell of such counts that is not empty", at_least(1))
+    ] = _DEFAULT_CELL
+    ignore_keys: Annotated[str, Setting("comma-separated keys of other apps on the same node")] = field(
+        default="", compare=False
     )
-    identity_key: _Text = ""
-    peers_file: _Text = ""
-    max_honest: Annotated[int | None, at_least(1)] = None
-    protects: Annotated[str, one_of(KINDS)] = RECORD
-    group_size: Annotated[int, at_least(0)] = 0
-    allow_non_private: Annotated[bool, ANY] = False
-    standard_error_rows: Annotated[int | None, at_least(1)] = None
-    score_rows: Annotated[int | None, at_least(1)] = None
-    score_bins: Annotated[int, at_least(2)] = _DEFAULT_BINS
-    survival_rows: Annotated[int | None, at_least(1)] = None
-    survival_cell: Annotated[int, at_least(1)] = _DEFAULT_CELL
-    ignore_keys: _Text = field(default="", compare=False)
 
     @property
     def promises(self) -> list[str]:
@@ -223,17 +269,7 @@ class Site:
                 )
 
 
-def _declared(hint: Any) -> tuple[type, Rule]:
-    """The type and the rule of a key whose field has this annotation."""
-    kind, rule = get_args(hint)
-    return next(iter(get_args(kind)), kind), rule  # int for int | None
-
-
-_KEYS = {
-    kebab(name): _declared(hint)
-    for name, hint in get_type_hints(Site, include_extras=True).items()
-    if get_origin(hint) is Annotated
-}
+_KEYS = settings_of(Site)
 
 
 def read_site(node: Mapping[str, Any]) -> Site:
@@ -242,7 +278,9 @@ def read_site(node: Mapping[str, Any]) -> Site:
     own = _renamed({key: value for key, value in node.items() if key not in ignored - _KEYS.keys()})
     for key in own.keys() - _KEYS.keys():
         raise SettingError(_unknown(key))
-    site = _checked({snake(key): _value(key, value) for key, value in own.items()})
+    site = _checked(
+        {snake(key): _KEYS[key].checked(value, f"node config {key}") for key, value in own.items()}
+    )
     if not site.partition_id < site.num_partitions:
         raise SettingError(
             f"node config partition-id must be below num-partitions = {site.num_partitions}; got {site.partition_id}"
@@ -330,14 +368,6 @@ def _checked(values: dict[str, Any]) -> Site:
         return Site(**values)
     known = read_schema(schema)
     return Site(**values, schema_digest=known.digest, schema_group=known.group)
-
-
-def _value(key: str, value: Any) -> Any:
-    kind, rule = _KEYS[key]
-    value = typed(f"node config {key}", value, kind)
-    if not rule.holds(value):
-        raise SettingError(f"node config {key} must be {rule.text}; got {value}")
-    return value
 
 
 def _unknown(key: str) -> str:
