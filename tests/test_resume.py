@@ -8,6 +8,7 @@ import sys
 import time
 import tomllib
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,9 @@ from twinflower.rounds import rounds
 from twinflower.simulation import cli
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.figures import redraw
-from twinflower.simulation.results.checkpoint import Checkpoints, flatten, unflatten
+from twinflower.simulation.results.checkpoint import Checkpoints, checkpoint, flatten, restore, unflatten
 from twinflower.simulation.results.reading import read_rows, read_summary
+from twinflower.simulation.runs.run import Run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -195,6 +197,28 @@ def test_the_time_of_a_run_that_goes_on_includes_what_came_before(tmp_path, runt
         train(stop)
     result = train(None)
     assert result.summary()["seconds"] >= result.rows[-1]["seconds"] > 4 * 0.05
+
+
+FROM_SETTINGS = {"setup", "runtime", "progress", "seed_index", "states", "first", "settled"}
+AT_THE_END = {"began", "ended_at", "model", "points", "failure", "information", "missing"}
+
+
+def test_a_checkpoint_holds_all_of_a_run_that_does_not_follow_from_its_settings(tmp_path):
+    """Whoever adds a field to a run meets this test; the clients' states on arrays are tested with whole runs."""
+    setup, points = (
+        small("fedpdm-memory-warm", evaluation__held_out=0.3, evaluation__bins=6),
+        Checkpoints(tmp_path, 1),
+    )
+    run = inprocess.train(setup)
+    points.save(run.round, checkpoint([run]))
+    config = setup.config
+    start = setup.algorithm.init_server(setup.start, config.clients.count, np.array(config.seed, np.uint64))
+    again = Run(setup=setup, runtime="inprocess", server=start)
+    restore(points.newest()[0], [again], None)
+    for name in {field.name for field in fields(Run)} - FROM_SETTINGS - AT_THE_END:
+        one, other = getattr(run, name), getattr(again, name)
+        assert one or name == "ranges"
+        np.testing.assert_equal(other, one, err_msg=name)
 
 
 def test_a_state_is_a_tree(tmp_path):
