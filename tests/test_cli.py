@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Error, Message
+from rich.console import Console
 
 import twinflower
 from twinflower.algorithms import ALGORITHMS
@@ -22,6 +23,7 @@ from twinflower.privacy.ledger import FileLedger
 from twinflower.settings import settings_of
 from twinflower.simulation import cli, listing
 from twinflower.simulation.app import server_app
+from twinflower.simulation.report import console as terminal_tables
 from twinflower.simulation.report.compare import HEADINGS, comparison, headings
 from twinflower.simulation.report.labels import score
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
@@ -272,6 +274,16 @@ def test_a_table_in_a_pipe_has_the_width_of_columns(columns):
     assert max(map(len, done.stdout.splitlines())) == columns
     text = done.stdout
     assert all(f"fedpdm.{name} " in text for name in settings_of(ALGORITHMS["fedpdm"])) and "…" not in text
+
+
+def test_no_number_of_a_table_is_broken_however_narrow_the_screen(monkeypatch, capsys):
+    """A column without entries is left out, and a table that is too wide is printed whole."""
+    monkeypatch.setattr(terminal_tables, "console", lambda: Console(width=30))
+    numbers = ["0.8552", "1.8971e-12", "-1,430.5", "0.911 +- 0.003"]
+    headings = ("run", "accuracy", "objective", "nothing", "rows", "score")
+    terminal_tables.table(headings, [("first", *numbers[:2], "-", *numbers[2:])])
+    printed = capsys.readouterr().out
+    assert all(number in printed for number in numbers) and "nothing" not in printed
 
 
 @pytest.mark.parametrize("labels", [["no"] * 8, ["no"] * 7 + ["yes"]])

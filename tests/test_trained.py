@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.inputs import Inputs
 from twinflower.models.model import TrainedModel
-from twinflower.models.trained import trained
+from twinflower.models.trained import load, trained
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation import cli
 from twinflower.simulation.results.files import write_text
@@ -356,3 +357,10 @@ def test_the_package_and_a_loaded_model_are_light():
     assert "load" in dir(twinflower)
     with pytest.raises(AttributeError, match="module 'twinflower' has no attribute 'lod'"):
         _ = twinflower.lod
+
+
+def test_a_missing_model_is_named_by_what_was_given(tmp_path):
+    """Also a folder without one."""
+    for path in (tmp_path / "nothere", tmp_path):
+        with pytest.raises(DataError, match=re.escape(f"no run folder or model.npz at '{path}'")):
+            load(path)

@@ -1,6 +1,7 @@
 """Lines and tables on the user's terminal."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -8,6 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_EMPTY = {"", "-"}
+_NUMBER = re.compile(r"[-+<]?[\d.,]+(e[-+]?\d+)?%?( \+- [\d.e-]+)?")
+_LONGEST = 24  # most letters of a column that are kept together
 
 
 @cache
@@ -34,17 +39,22 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "
     """Print rows under headings, without the columns that have no entry.
 
     Nothing is cut: cells in narrow columns have more lines, but not those in the first one if half the width is enough.
+    Numbers and words of headings are never broken; a table that is still wider than the screen scrolls or wraps there.
     """
+    from rich.measure import Measurement
     from rich.table import Table
 
-    columns = [(head, cells) for head, *cells in zip(headings, *rows, strict=True) if any(cells) or not cells]
-    shown = Table(title=title or None, title_justify="left")
+    given = [(head, cells) for head, *cells in zip(headings, *rows, strict=True)]
+    columns = [(head, cells) for head, cells in given if not cells or set(cells) - _EMPTY]
+    screen, shown = console(), Table(title=title or None, title_justify="left")
     for place, (head, cells) in enumerate(columns):
-        short = max(map(len, (head, *cells))) <= console().width // 2
-        shown.add_column(head, no_wrap=place == 0 and short, overflow="fold")
+        short = max(map(len, (head, *cells))) <= screen.width // 2
+        kept = max(map(len, (*head.split(), *filter(_NUMBER.fullmatch, cells))), default=0)
+        shown.add_column(head, no_wrap=place == 0 and short, overflow="fold", min_width=min(kept, _LONGEST))
     for row in zip(*(cells for _, cells in columns), strict=True):
         shown.add_row(*row)
-    console().print(shown)
+    needed = Measurement.get(screen, screen.options, shown).minimum
+    screen.print(shown, width=max(screen.width, needed), crop=False, soft_wrap=needed > screen.width)
 
 
 def titled(title: str, rows: Iterable[Sequence[str]]) -> None:

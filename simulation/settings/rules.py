@@ -162,11 +162,14 @@ def _check_weighting(weighting: str, method: Any) -> None:
 def _check_trust(config: Config, privacy: Gradient) -> None:
     """Raise SettingError for settings that privacy.trust = "sum" does not allow, or that only it allows."""
     sums = privacy.trust == "sum"
-    if not (sums == bool(privacy.honest_sites) and (sums or not privacy.masks)):
+    if sums and not privacy.honest_sites:
         raise SettingError(
-            "privacy.honest-sites and privacy.masks belong to privacy.trust = sum, which needs honest-sites, the "
-            f"number of clients whose noise no attacker knows; got {privacy.honest_sites} and {privacy.masks} with "
-            f"{privacy.trust}"
+            "privacy.trust = sum needs privacy.honest-sites, the number of clients whose noise no attacker knows (1 to "
+            f"{config.clients.count}), such as {config.clients.count}"
+        )
+    if not sums and (privacy.honest_sites or privacy.masks):
+        raise SettingError(
+            "privacy.honest-sites and privacy.masks belong to privacy.trust = sum: set it, or leave them out"
         )
     if sums and config.sampled != config.clients.count:
         raise SettingError(

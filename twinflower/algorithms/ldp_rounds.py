@@ -103,8 +103,8 @@ class UnequalRounds(Algorithm):
         theta = self._convexity(bounds)
         require(
             theta > 0 or self.allocation != "dynamic",
-            "allocation dynamic needs a strongly convex objective: set l2 (or strong-convexity) above 0, or allocation "
-            "static",
+            "ldp-primal-dual.allocation = dynamic needs a strongly convex objective: set objective.l2 (or "
+            "ldp-primal-dual.strong-convexity) above 0, or ldp-primal-dual.allocation to static",
         )
         return allocation(self.allocation, self.info.rounds, self.log_contraction(theta) / 2, self.shares)
 

@@ -198,6 +198,8 @@ def load(path: str | Path, site: int | None = None) -> Trained:
     if runs and file not in runs:
         raise DataError(f"{file} holds several runs: name one of them, such as {runs[0]}")
     file = file / "model.npz" if file.is_dir() else file
+    if not file.exists():
+        raise DataError(f"no run folder or model.npz at '{path}'")
     content = read_bytes(file)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
