@@ -25,6 +25,7 @@ from twinflower.arrays import all_finite
 from twinflower.errors import ReplyError, SettingError, require
 from twinflower.first_counts import COUNTS_ROUND, FirstCounts
 from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, Objective, check_weights
@@ -57,7 +58,8 @@ class AlgorithmClient(NumPyClient):
     what a client with a guard needs to evaluate on them. first_counts: what the client counts and releases in round 0,
     if there is anything; with private ranges among it, it scales its rows by those that every further request carries.
     exact: what a client without a guard sends about its rows without noise. intervals: what one with a guard releases
-    after the last round, if anything.
+    after the last round, if anything. answers: counts the rounds of a client without a guard whose messages are exact
+    sums (`Algorithm.sends_sums`) and that has a limit for them.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -80,6 +82,7 @@ class AlgorithmClient(NumPyClient):
         evaluation: PrivateEvaluation | None = None,
         exact: ExactAnswers = NOTHING,
         intervals: PrivateIntervals | None = None,
+        answers: ExactRounds | None = None,
     ) -> None:
         if type(algorithm) is not self.algorithm_class:
             raise SettingError(
@@ -101,6 +104,7 @@ class AlgorithmClient(NumPyClient):
         self.evaluation = evaluation
         self.exact = exact
         self.intervals = intervals
+        self.answers = answers
         self.store = store or ContextStore(context.state)
         self.first_counts = first_counts
         self._ranges = _NOT_SCALED
@@ -208,6 +212,8 @@ class AlgorithmClient(NumPyClient):
         """Validate the request, then charge the round and return its noise, before anything private is computed."""
         if self.guard is None:
             self.requests.bind(request.session)
+            if self.answers:
+                self.answers.count(request.session, request.round, b"".join(own.tobytes() for own in inbox))
             return no_noise
         workload = self.schedule.workload(self._num_rows)
         release = self.algorithm.release(self.guard.bounds, workload, request.round)

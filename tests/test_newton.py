@@ -14,8 +14,9 @@ from test_discrete_cox import cox_people, person_periods
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.count_labels import packed
-from twinflower.errors import ReplyError, SettingError
+from twinflower.errors import ReplyError, SettingError, WithheldError
 from twinflower.models.information import Information
+from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch, Part
@@ -33,6 +34,9 @@ from twinflower.problems.regularisers import (
     on_part,
 )
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
+from twinflower.simulation.app.exact_policy import check_exact
+from twinflower.simulation.app.site import Site
+from twinflower.simulation.report.html.runs import page_of_run
 from twinflower.simulation.report.messages import warnings
 from twinflower.simulation.results.status import status
 from twinflower.simulation.results.writing import write_run
@@ -363,6 +367,7 @@ def test_a_run_ends_when_it_has_converged(tmp_path):
         assert warnings([result.summary()]) == [result.early]
     assert status(write_run(arrays, tmp_path)).lines == [f"finished: {arrays.early}"]
     assert_array_equal(arrays.model, messages.model)
+    assert f"The run {arrays.early}." in page_of_run(tmp_path).lead[0]
 
 
 def test_a_run_without_a_maximum_warns():
@@ -372,3 +377,64 @@ def test_a_run_without_a_maximum_warns():
     assert f"warning: {result.early}" in result.warnings() == warnings([result.summary()])
     assert result.model is not None
     assert result.information is not None
+
+
+# ------------------------------------------------------------------------------------------ the policy of a site
+
+EXACT = KEYS | {"data.row-norm": 0.0, "regulariser.name": "none"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ({}, "this site sends no information matrix: its node config has no newton-rows"),
+        ({"newton_rows": 400}, "of fewer than 400 rows"),
+        (
+            {"newton_rows": 1, "newton_rows_per_parameter": 10.0},
+            "of fewer than 310 rows, 10 for each of 31 parameters",
+        ),
+        ({"newton_rows": 80}, "a category or class has fewer rows than its newton-rows"),
+        ({"newton_rows": 5}, ""),
+    ],
+)
+def test_a_site_decides_whether_it_sends_score_and_information(policy, why):
+    setup, site = prepare(parse(EXACT)), Site(0, 3, **policy)
+    if not why:
+        check_exact(setup, site)
+        return
+    with pytest.raises(SettingError, match=why):
+        check_exact(setup, site)
+
+
+def test_answers_are_counted_over_runs(tmp_path):
+    answers = ExactRounds(tmp_path / "folder" / "answers.count", 3)
+    assert answers.given == 0
+    answers.count("one", 1, b"x")
+    answers.count("one", 1, b"x")  # a repeated request
+    answers.count("one", 1, b"y")  # another point in the same round
+    assert answers.given == 2
+    with answers.path.open("ab") as file:
+        file.write(b"cut")  # by a crash
+    ExactRounds(answers.path, 4).count("two", 1, b"x")
+    assert answers.given == 4
+    with pytest.raises(WithheldError, match="it has answered newton-rounds = 3 requests about these rows"):
+        answers.count("two", 2, b"x")
+    answers.count("two", 1, b"x")
+    assert answers.given == 4
+
+
+def test_a_client_counts_before_it_answers(tmp_path):
+    """The run stops in the round that the site does not answer any more, and says why."""
+    setup = prepare(parse(KEYS))
+    answers = ExactRounds(tmp_path / "answers.count", 4)
+
+    class Counting(inprocess.InProcessGrid):
+        def new_client(self, node, context):
+            client = super().new_client(node, context)
+            client.answers = answers if node == 2 else None
+            return client
+
+    result = inprocess.run_strategy(setup, Counting(setup), "inprocess")
+    assert "newton-rounds = 4" in result.failure
+    assert len(result.rounds) == 5
+    assert answers.given == 4

@@ -27,6 +27,7 @@ from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require
+from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.sums.masks import Identity
@@ -81,8 +82,9 @@ def _site_client(context: Context) -> AlgorithmClient:
     identity = identity_of(site) if setup.sums else None
     shared = guard is None  # a guard looks at all rows
     return client_of(
-        setup, site.partition_id, context, guard, site.state_dir, identity, shared, site.survival_cell
-    )
+        setup, site.partition_id, context, guard, site.state_dir, identity, shared, site.survival_cell,
+        answers_of(setup, site),
+    )  # fmt: skip
 
 
 def site_setup(site: Site, run_config: UserConfig) -> PreparedRun:
@@ -174,6 +176,15 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
         site.max_epsilon_alone or inf,
     )
     policy.check(plan.least_multiplier(site.partition_id), plan.budget, plan.mu_limit_alone)
+
+
+def answers_of(setup: PreparedRun, site: Site) -> ExactRounds | None:
+    """The count of a site's exact answers about its rows, beside its ledger; None for a run without such answers."""
+    if setup.plan or not setup.method.sends_sums:
+        return None
+    ledger = ledger_of_site(site)
+    name = fingerprint([ledger.data.encode()])[:16]
+    return ExactRounds(ledger.path.with_name(f"answers-{name}.count"), site.newton_rounds)
 
 
 def ledger_of_site(site: Site) -> FileLedger:

@@ -4,6 +4,8 @@ Whether an information matrix or the counts for a survival curve are refused dep
 says something about them. It is therefore no part of a private run, which has none of these sums without noise.
 """
 
+import math
+
 import numpy as np
 
 from twinflower.arrays import Array
@@ -12,6 +14,7 @@ from twinflower.models.survival import TimeGrid
 from twinflower.models.time_scores import TimeBins
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch
+from twinflower.settings import snake
 
 from ..runs.agreement import counts_of
 from ..runs.rows import held_rows
@@ -31,8 +34,12 @@ def check_exact(setup: PreparedRun, site: Site) -> None:
         held = held_rows(setup, site.partition_id)
         if isinstance(bins, TimeBins) and held is not None:
             _check_persons(site, TimeGrid(bins.times).counts(held.labels), "evaluation.auc-times")
-    if own.standard_errors:
-        _check_information(setup, site)
+    if setup.method.sends_sums:
+        _check_information(setup, site, "newton-rows", "choose another algorithm, such as fedavg")
+    elif own.standard_errors:
+        _check_information(
+            setup, site, "standard-error-rows", "evaluation.standard-errors = false trains without"
+        )
     counts = counts_of(setup, site.partition_id)
     if counts and counts.persons:
         _check_persons(site, counts.persons.counts(), "evaluation.survival-curve")
@@ -50,24 +57,22 @@ def _check_scores(site: Site, bins: int, rows: int) -> None:
         )
 
 
-def _check_information(setup: PreparedRun, site: Site) -> None:
-    least = site.standard_error_rows
-    what, d = "this site sends no information matrix", setup.objective.d
-    remedy = "(evaluation.standard-errors = false trains without)"
+def _check_information(setup: PreparedRun, site: Site, key: str, remedy: str) -> None:
+    """Check the number of rows, in all and by category, of which the key of the node config says the fewest."""
+    least: int | None = getattr(site, snake(key))
+    what, d, remedy = "this site sends no information matrix", setup.objective.d, f"({remedy})"
     if least is None:
-        raise SettingError(f"{what}: its node config has no standard-error-rows {remedy}")
-    least = max(least, _ROWS_PER_PARAMETER * d)
+        raise SettingError(f"{what}: its node config has no {key} {remedy}")
+    each = site.newton_rows_per_parameter if key == "newton-rows" else _ROWS_PER_PARAMETER
     training = _counted(setup.shards.rows(site.partition_id))
-    rows = len(training.labels)
-    if not rows >= least:
+    rows, needed = len(training.labels), max(least, math.ceil(each * d))
+    if not rows >= needed:
         raise SettingError(
-            f"{what} of fewer than {least} rows, {_ROWS_PER_PARAMETER} for each of {d} parameters or its "
-            f"standard-error-rows; the run has {rows} {remedy}"
+            f"{what} of fewer than {needed} rows, {each:g} for each of {d} parameters or its {key}; the run has "
+            f"{rows} {remedy}"
         )
-    if not smallest_cell(training, setup.dataset.num_classes) >= (site.standard_error_rows or 0):
-        raise SettingError(
-            f"{what}: a category or class has fewer rows than its standard-error-rows {remedy}"
-        )
+    if not smallest_cell(training, setup.dataset.num_classes) >= least:
+        raise SettingError(f"{what}: a category or class has fewer rows than its {key} {remedy}")
     if isinstance(setup.objective, DiscreteCox):  # the gradient shows how many had the event in each interval
         cells = TimeGrid(tuple(setup.objective.loss.ends)).counts(training.labels)
         if not cells[cells > 0].min() >= site.survival_cell:

@@ -147,6 +147,20 @@ class Site:
             at_least(1),
         ),
     ] = None
+    newton_rows: Annotated[
+        int | None,
+        Setting(
+            "the same for runs of newton, which send such a matrix in every round; else it takes no part in them",
+            at_least(1),
+        ),
+    ] = None
+    newton_rows_per_parameter: Annotated[
+        float, Setting("fewest rows for each parameter of a run of newton", at_least(1))
+    ] = 3.0
+    newton_rounds: Annotated[
+        int,
+        Setting("most rounds of all runs of newton on these rows, counted beside the ledger", at_least(1)),
+    ] = 50
     score_rows: Annotated[
         int | None,
         Setting(

@@ -15,6 +15,7 @@ from twinflower.clients.ledger import ContextLedger, SeededLedger
 from twinflower.clients.store import ContextStore, FileStore, StateStore
 from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
+from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.privacy.mechanism import evaluation_draws, secret
@@ -73,12 +74,13 @@ def client_of(
     identity: Identity | None = None,
     shared: bool = False,
     least_cell: int = 0,
+    answers: ExactRounds | None = None,
 ) -> AlgorithmClient:
     """The NumPyClient of partition `number` with Flower's context.
 
     A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
     shared: let the client look up its rows in the data set; by default it gets a copy of them, which costs more
-    than a round of a few steps. least_cell: see `ExactAnswers`.
+    than a round of a few steps. least_cell: see `ExactAnswers`. answers: see `AlgorithmClient`.
     """
     store = store_of(setup, number, setup.config.output.state_dir if state_dir is None else state_dir)
     guard = guard or guard_of(setup, number, ledger_of(setup, number, context), str(context.run_id))
@@ -109,6 +111,7 @@ def client_of(
             least_cell,
         ),
         _intervals(setup, number, guard, store or ContextStore(context.state)),
+        answers,
     )
 
 

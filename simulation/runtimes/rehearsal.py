@@ -76,6 +76,8 @@ def _exact_answers(config: Config) -> dict[str, Value]:
     scores: dict[str, Value] = {"score-rows": 1} if asked.bins or asked.errors else {}
     scores |= {"score-bins": fineness(score_bins(config, 0))} if asked.bins else {}
     scores |= {"survival-rows": 1, "survival-cell": 1} if asked.survival_curve or asked.auc_times else {}
+    if config.method.sends_sums:
+        return scores | {"newton-rows": 1, "newton-rows-per-parameter": 1.0}
     return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 

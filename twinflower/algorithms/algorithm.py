@@ -102,9 +102,10 @@ class Algorithm(ABC):
     and the inbox. networked: a method on the graph `info.neighbours`, whose server relays messages between neighbours.
     personal: the result is a model for each client (`client_models`), which that client uses and evaluates; `model` is
     one model for everybody else. constrained: the problem has bounds, and a run ends with whether they are `satisfied`.
-    needs_whole_batches: a client must use all its rows in a step. ends_early: a run may end before its last planned
-    round (`stops`); runs with different seeds are then not stacked. doubles_regulariser: h is both in the local steps
-    and at the server, so that a run ends near the optimum of F + 2h (an indicator h is no different from 2h).
+    needs_whole_batches: a client must use all its rows in a step. sends_sums: messages of a run without privacy hold
+    exact sums over a client's rows, which the policy of a site must allow. ends_early: a run may end before its last
+    planned round (`stops`); runs with different seeds are then not stacked. doubles_regulariser: h is both in the local
+    steps and at the server, so that a run ends near the optimum of F + 2h (an indicator h is no different from 2h).
     server_columns, model_columns: the columns that the method adds to
     metrics.csv, from `server_metrics` and `model_metrics`.
     """
@@ -126,6 +127,7 @@ class Algorithm(ABC):
     constrained: ClassVar[bool] = False
     needs_whole_batches: ClassVar[bool] = False
     ends_early: ClassVar[bool] = False
+    sends_sums: ClassVar[bool] = False
     doubles_regulariser: ClassVar[bool] = False
     server_columns: ClassVar[tuple[str, ...]] = ()
     model_columns: ClassVar[tuple[str, ...]] = ()

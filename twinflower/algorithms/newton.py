@@ -123,6 +123,7 @@ class Newton(Algorithm):
     needs_every_client: ClassVar[bool] = True
     needs_whole_batches: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
+    sends_sums: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("none",)
     server_columns: ClassVar[tuple[str, ...]] = ("decrement",)
 

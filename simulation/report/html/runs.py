@@ -52,8 +52,8 @@ def page_of_run(folder: Path) -> Page:
     ]  # fmt: skip
     return Page(
         "Federated learning run", read_title(folder) or _title(config), alarm(summary),
-        [trained(config), headline(case)], [*_facts(summary, config), _time(summary, read_resumed(folder))],
-        sections, FOOTER.format("report"),
+        [trained(config, summary["ended"]), headline(case)],
+        [*_facts(summary, config), _time(summary, read_resumed(folder))], sections, FOOTER.format("report"),
     )  # fmt: skip
 
 
@@ -75,14 +75,16 @@ def _title(config: Config) -> str:
     return f"{config.algorithm} on {rows_of(config)}"
 
 
-def trained(config: Config) -> str:
-    """What is trained on what, as a sentence or two."""
+def trained(config: Config, ended: str | None = None) -> str:
+    """What is trained on what, as a sentence or two; ended: why a run ended before its last planned round."""
     known = DATASETS.get(config.data.name) if config.data.name != OWN else None
     about = f" ({known.description})" if known else ""
     sites = f"{config.clients.count:,} sites" if config.clients.count else "the sites that take part"
     return (
-        f"A {config.objective.name} model with regulariser {config.regulariser.name}, trained for {config.rounds:,} "
+        f"A {config.objective.name} model with regulariser {config.regulariser.name}, trained for "
+        f"{'up to ' * bool(ended)}{config.rounds:,} "
         f"rounds over {sites} on {rows_of(config)}{about}. The method: {ALGORITHMS[config.algorithm].title}."
+        + (f" The run {ended}." if ended else "")
     )
 
 
