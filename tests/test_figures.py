@@ -574,7 +574,7 @@ def test_axes_are_labelled_in_words_with_units(tmp_path):
     ax = figure.axes[0]
     assert ax.get_xlabel() == "sent by all clients so far"
     assert "20 Mbit" in [tick.get_text() for tick in ax.get_xticklabels()]
-    assert ax.get_ylabel() == "test accuracy (share of rows)"
+    assert ax.get_ylabel() == "test accuracy"
 
 
 def test_every_column_has_words():

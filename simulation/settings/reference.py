@@ -6,7 +6,8 @@ All three are generated from the declarations. After changing a declaration, upd
 """
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from twinflower.algorithms import ALGORITHMS
@@ -23,6 +24,11 @@ _APP_CONFIG = re.compile(r"^# Every key of `twinflower`.*?(?=^\[tool\.ruff\])", 
 _COMMENT = """\
 # Every key of `twinflower`, by section, with its default, but for the privacy of the main job. What they mean:
 # `twinflower settings`. Made by python -m twinflower.simulation.settings.reference
+"""
+_SHARED = """\
+## shared
+
+Keys that several methods have, each in its own section: `fedpdm.step-size`, `fedavg.step-size` and so on.
 """
 _INTRODUCTION = """\
 # Settings
@@ -112,15 +118,49 @@ def document() -> str:
     main_job = " and ".join(f"`{key} = {toml_value(value)}`" for key, value in MAIN_JOB.items())
     listed = "\n".join(f"- [{name}](#{name}): {text}" for name, text in about.items())
     parts = [_INTRODUCTION.format(sections=listed, main_job=main_job)]
+    shared = _shared()
     for name, rows in tables().items():
-        lines = [" | ".join(HEADINGS), "|".join(["---"] * len(HEADINGS)), *(_markdown(row) for row in rows)]
-        parts.append("\n".join([f"## {name}\n", f"{about[name]}.\n", *(f"| {line} |" for line in lines), ""]))
+        if name == next(iter(ALGORITHMS)):
+            parts.append(
+                _SHARED + _table(("key", *HEADINGS[1:4], "default", "methods"), _shared_rows(shared))
+            )
+        leaves = {key for key, found in shared.items() if name in found}
+        alone = [
+            (f"`{row[0]}`", *row[1:4], f"`{row[4]}`", row[5]) for row in rows if _about_key(row) not in leaves
+        ]
+        also = (
+            f" Also [shared keys](#shared): {', '.join(f'`{key[0]}`' for key in sorted(leaves))}."
+            if leaves
+            else ""
+        )
+        parts.append(f"## {name}\n\n{about[name]}.{also}\n" + (_table(HEADINGS, alone) if alone else ""))
     return "\n".join(parts)
 
 
-def _markdown(row: tuple[str, ...]) -> str:
-    key, meaning, unit, range_, default, only_with = (cell.replace("|", "\\|") for cell in row)
-    return " | ".join((f"`{key}`", meaning, unit, range_, f"`{default}`", only_with))
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [headings, ["---"] * len(headings), *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _about_key(row: tuple[str, ...]) -> tuple[str, ...]:
+    """A row without its section and its default."""
+    return (row[0].rpartition(".")[2], *row[1:4], row[5])
+
+
+def _shared() -> dict[tuple[str, ...], dict[str, str]]:
+    """The keys that at least three methods have with one meaning, with the default of each method."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for name, rows in tables().items():
+        for row in rows if name in ALGORITHMS else ():
+            found.setdefault(_about_key(row), {})[name] = row[4]
+    return {key: defaults for key, defaults in found.items() if len(defaults) > 2}
+
+
+def _shared_rows(shared: Mapping[tuple[str, ...], Mapping[str, str]]) -> Iterator[tuple[str, ...]]:
+    for (leaf, meaning, unit, range_, _), defaults in shared.items():
+        usual = Counter(defaults.values()).most_common(1)[0][0]
+        others = [f"; `{value}` for {name}" for name, value in defaults.items() if value != usual]
+        yield f"`METHOD.{leaf}`", meaning, unit, range_, f"`{usual}`{''.join(others)}", ", ".join(defaults)
 
 
 def app_config() -> str:

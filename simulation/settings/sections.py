@@ -69,7 +69,7 @@ class Evaluation:
             "part of each client's rows that is never trained on, to evaluate the model there; a private run needs "
             "privacy.evaluation-share, too",
             Rule("from 0 (none) to below 1", lambda v: 0 <= v < 1),
-            "share of the rows",
+            "fraction of the rows",
         ),
     ] = 0.0
     release_every: Annotated[
@@ -247,7 +247,7 @@ class Gradient(Private):
         Setting(
             "part that `twinflower tune` spends",
             FRACTION,
-            "share of the budget",
+            "fraction of the budget",
         ),
     ] = 0.0
     evaluation_share: Annotated[
@@ -255,7 +255,7 @@ class Gradient(Private):
         Setting(
             "part that evaluations on held-out rows may spend; a single record pays for these or for training",
             Rule("from 0 to 1", lambda v: 0 <= v <= 1),
-            "share of the budget",
+            "fraction of the budget",
         ),
     ] = 0.0
     survival_share: Annotated[
@@ -263,7 +263,7 @@ class Gradient(Private):
         Setting(
             "part for the counts of a survival curve, if there is one",
             Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999),
-            "share of the budget",
+            "fraction of the budget",
         ),
     ] = 0.1
     interval_share: Annotated[
@@ -271,7 +271,7 @@ class Gradient(Private):
         Setting(
             "part for what evaluation.standard-errors releases after the last round",
             Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999),
-            "share of the budget",
+            "fraction of the budget",
         ),
     ] = 0.5
 

@@ -70,7 +70,7 @@ class LocalMethod(Messages):
     privacy: str = "none"
     sensitivity: str = "coupled"
     final_model: FinalModel = field(default="last", kw_only=True)
-    tail: Annotated[float, Setting("last part of the rounds in a tail-mean", SHARE, "share of the rounds")] = field(
+    tail: Annotated[float, Setting("last part of the rounds in a tail-mean", SHARE, "fraction of the rounds")] = field(
         default=0.5, kw_only=True
     )
     info: RunInfo = field(default=NO_INFO, kw_only=True)

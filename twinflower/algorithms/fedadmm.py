@@ -69,7 +69,7 @@ class FedADMM(TracksMean):
     rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.1
     server_step: Annotated[
         float,
-        Setting("eta: step along the mean message; 0 is the replies' share of the clients", at_least(0)),
+        Setting("eta: step along the mean message; 0 is the fraction of clients that reply", at_least(0)),
     ] = 0.0
     stopping_tolerance: StoppingTolerance = 0.0
     local_start: LocalStart = "server"

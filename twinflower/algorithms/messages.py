@@ -40,7 +40,7 @@ class Upload(NamedTuple):
     steps: Index
 
 
-Ratio = Annotated[float, Setting("share of entries that a client sends", SHARE)]
+Ratio = Annotated[float, Setting("fraction of entries that a client sends", SHARE)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Messages(Algorithm):
 
     uplink: Annotated[str, Setting("which entries of its message a client sends", one_of(SPARSIFIERS))] = "top-k"
     uplink_ratio: Ratio = 1.0
-    downlink_ratio: Annotated[float, Setting("share of entries broadcast, the largest ones", SHARE)] = 1.0
+    downlink_ratio: Annotated[float, Setting("fraction of entries broadcast, the largest ones", SHARE)] = 1.0
     missing: Annotated[
         str, Setting("mean of an entry that no client sent: 0 as published, or unchanged", one_of(("zero", "keep")))
     ] = "zero"

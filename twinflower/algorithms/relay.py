@@ -149,7 +149,7 @@ class Relayed(Dense):
     info: RunInfo = NO_INFO
     tail: Annotated[
         float, Setting("last part of the rounds whose models are averaged; 0: the last models", between(0, 1),
-                       "share of the rounds")
+                       "fraction of the rounds")
     ] = 0.0
     dead_after: Annotated[
         int, Setting("silence after which a client leaves the graph; 0 never", at_least(0), "rounds")
