@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.clients import AlgorithmClient
@@ -607,6 +608,14 @@ def first_variant(algorithm: str) -> str:
     names = [name for name, keys in VARIANTS.items() if keys["algorithm"] == algorithm]
     assert names, f"add an entry for {algorithm} to VARIANTS in tests/problems.py"
     return names[0]
+
+
+def one_of_each(variants: Iterable[str]) -> list[Any]:
+    """Entries of VARIANTS as parameters of a test: one for each algorithm by default, and further ones with -m slow."""
+    first: dict[str, str] = {}
+    for name in variants:
+        first.setdefault(VARIANTS[name]["algorithm"], name)
+    return [pytest.param(name, marks=() if name in first.values() else pytest.mark.slow) for name in variants]
 
 
 def methods_of(*kinds: type | str, without: tuple[type | str, ...] = ()) -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, small
+from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, one_of_each, small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.algorithm import check_class, stack, unstack
@@ -242,7 +242,7 @@ def test_later_rounds_do_not_overwrite_an_outcome(variant):
         assert_array_equal(now, then)
 
 
-@every_variant
+@pytest.mark.parametrize("variant", one_of_each(VARIANTS))
 def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
     setups = [small(variant, seed=seed, rounds=3) for seed in range(2)]
     whole = [cohort.train(setups[:1])[0], *cohort.train(setups)]

@@ -8,7 +8,7 @@ from cuts import PowerCut, cut_off
 from flwr.app import Context, RecordDict
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import VARIANTS, public, random_shards, run, small, state_of
+from problems import VARIANTS, one_of_each, public, random_shards, run, small, state_of
 
 import twinflower
 from twinflower.algorithms.averaging import mean_of_senders, mean_over_clients
@@ -140,7 +140,7 @@ def test_the_wire_holds_half_the_bits_of_doubles(variant):
         assert others - ours == 32 * floats
 
 
-@every_variant
+@pytest.mark.parametrize("variant", one_of_each(VARIANTS))
 def test_the_runtimes_agree(variant):
     """In process to the bit with what goes over the wire, and as a cohort to rounding."""
     setup = single(variant)
@@ -166,7 +166,7 @@ def test_single_is_double_to_its_precision(variant):
         assert type(row["objective"]) is type(row["test_accuracy"]) is float
 
 
-@every_variant
+@pytest.mark.parametrize("variant", one_of_each(VARIANTS))
 def test_stacked_seeds_are_seeds_alone(variant):
     setups = [single(variant, seed=seed) for seed in (3, 4)]
     for setup, result in zip(setups, cohort.train(setups), strict=True):

@@ -96,12 +96,12 @@ ERROR = math.sqrt(LEVEL * (1 - LEVEL) / RUNS)
     ("rows", "accuracies", "sigma"),
     [
         ([20], [0.95], 0.3),
-        ([20], [0.99], 3.0),
+        pytest.param([20], [0.99], 3.0, marks=pytest.mark.slow),
         ([50], [0.5], 1.0),
         ([400], [0.999], 0.5),
-        ([2000], [0.8], 40.0),
+        pytest.param([2000], [0.8], 40.0, marks=pytest.mark.slow),
         ([30, 80, 10], [0.9, 0.6, 0.2], 2.0),
-        ([100] * 10, [0.85] * 10, 5.0),
+        pytest.param([100] * 10, [0.85] * 10, 5.0, marks=pytest.mark.slow),
     ],
 )
 def test_intervals_cover_at_the_stated_rate(rows, accuracies, sigma):
@@ -110,7 +110,7 @@ def test_intervals_cover_at_the_stated_rate(rows, accuracies, sigma):
     assert coverage(partial(of_sites, rows, accuracies, sigma), truth) >= LEVEL - 3.3 * ERROR
 
 
-@pytest.mark.parametrize("sigma", [8.0, 60.0])
+@pytest.mark.parametrize("sigma", [8.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_with_noise_the_rate_is_attained(sigma):
     """Without ties between counts, and away from 0 and 1, the intervals are no longer than they must be."""
     rate = coverage(partial(of_sites, [3000, 1000], [0.7, 0.7], sigma), 0.7)

@@ -228,14 +228,17 @@ def hostile(draw, setup, round_):
     return algorithm.inbox.pack(type(inbox)(*map(one, inbox._fields, inbox)), setup.objective.d)
 
 
+@pytest.mark.parametrize("enough", [8, pytest.param(CONFIGS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("variant", PRIVATE)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_no_record_decides_what_kind_of_answer_there_is(variant, tmp_path):
+def test_no_record_decides_what_kind_of_answer_there_is(variant, enough, tmp_path):
     """Many settings, requests and records; enough are answered with numbers for the search to mean something."""
-    trials = [Trial.drawn(variant, seed) for seed in range(CONFIGS)]
+    trials = (Trial.drawn(variant, seed) for seed in range(CONFIGS))
     answered = 0
     longer = 0
     for number, trial in enumerate(filter(None, trials)):
+        if answered >= enough and longer >= 2:
+            break
         folder = tmp_path / str(number)
         folder.mkdir()
         found = same_but_for_values(trial.setup, (trial.rows, trial.neighbour), trial.requests, folder)
