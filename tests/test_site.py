@@ -339,9 +339,9 @@ BARE = {"partition-id": 0, "num-partitions": 8}
         ("partition-id", 8, "partition-id must be below num-partitions = 8; got 8"),
         ("partition-id", "0", "partition-id must be a whole number"),
         ("ignore-keys", 3, "ignore-keys must be text"),
-        ("max-epsilon", 1e200, "max-epsilon must be 0 or from 1e-100 to 1e100 in size; got 1e"),
+        ("max-epsilon", 1e200, "max-epsilon must be 0 or from 1e-100 to 1e.100 in size; got 1e"),
         ("group-size", 2**48, "group-size must be below 2.48; got 281474976710656"),
-        ("protects", "groups", "one of record, group, site; got 'groups'; did you mean 'group'?"),
+        ("protects", "groups", "one of record, group, site; got 'groups'; did you mean 'group'"),
     ],
 )
 def test_a_node_config_with_a_mistake_is_refused(key, value, sentence):

@@ -25,7 +25,7 @@ from twinflower.rounds import Training
 
 from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
-from ..settings.inference import LIKELIHOODS
+from ..settings.evaluation import LIKELIHOODS
 from . import facts
 from .advice import warnings
 from .ended import ended

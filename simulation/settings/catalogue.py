@@ -18,7 +18,8 @@ from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.settings import POINT, Key, Setting, Value, at_least, between, one_of, settings_of
 
-from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
+from .evaluation import Evaluation
+from .sections import PRIVACY, Clients, Local, Output, Server
 
 Choices = Mapping[str, Value]
 

@@ -20,7 +20,8 @@ from twinflower.randomness import participants
 from twinflower.settings import Value, build, changed
 
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
-from .sections import Clients, Evaluation, Local, NoPrivacy, Output, Private, Server
+from .evaluation import Evaluation
+from .sections import Clients, Local, NoPrivacy, Output, Private, Server
 
 DEFAULT_CLIENTS = 10  # used if clients.count is 0 and there are no Flower nodes to count
 PATHS = (
@@ -86,7 +87,7 @@ class Config:
     @property
     def sampled(self) -> int:
         """The number K of clients sampled per round; clients.first-round can make round 1 sample all of them."""
-        return self.clients.per_round or self.clients.count
+        return self.clients.sampled
 
     def asked(self, round_: int) -> Index:
         """The clients sampled in a round, by the public sampling."""

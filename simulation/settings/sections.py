@@ -7,13 +7,11 @@ algorithm, rounds, seed, start-scale, start-point, precision    top-level settin
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
-from twinflower.models.score_bins import MOST_BINS
-from twinflower.models.survival import ACTUARIAL, KAPLAN_MEIER
+from twinflower.errors import SettingError
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
-from twinflower.problems.discrete_cox import INTERVALS
 from twinflower.randomness import FIRST_ROUNDS
 from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, between, one_of
 
@@ -44,6 +42,21 @@ class Clients:
         ),
     ] = "auto"
 
+    @property
+    def sampled(self) -> int:
+        """The number K of clients sampled per round; first-round can make round 1 sample all of them."""
+        return self.per_round or self.count
+
+    def check(self, method: Any) -> None:
+        """Raise SettingError for a weighting of F that the algorithm does not support."""
+        known = method.weightings
+        means = {"clients": "the mean of all clients' means", "rows": "the mean over all rows"}
+        if self.weighting not in ("auto", *known):
+            raise SettingError(
+                f"clients.weighting must be {known[0]} with {method.name}, whose theory is for {means[known[0]]}; got "
+                f"'{self.weighting}'"
+            )
+
 
 @dataclass(frozen=True)
 class Local:
@@ -55,101 +68,13 @@ class Local:
     ] = 2
     fresh_batches: Annotated[bool, Setting("shuffle the rows anew in every round")] = True
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The section [evaluation]: when and what to evaluate during a run."""
-
-    every: Annotated[int, Setting("every so many rounds the model is evaluated", at_least(1), "rounds")] = 1
-    early: Annotated[int, Setting("up to this round, every round is evaluated", at_least(0), "rounds")] = 0
-    reference: Annotated[bool, Setting("compare with the optimum of all rows together")] = False
-    held_out: Annotated[
-        float,
-        Setting(
-            "part of each client's rows that is never trained on, to evaluate the model there; a private run needs "
-            "privacy.evaluation-share, too",
-            Rule("from 0 (none) to below 1", lambda v: 0 <= v < 1),
-            "fraction of the rows",
-        ),
-    ] = 0.0
-    release_every: Annotated[
-        int,
-        Setting(
-            "in a private run, rounds between evaluations at the clients; 0: of the final model only",
-            at_least(0),
-            "rounds",
-        ),
-    ] = 0
-    loss_bound: Annotated[
-        float,
-        Setting(
-            "in a private run, clients release losses clipped to this bound instead of counts of correct predictions; "
-            "0: counts",
-            at_least(0),
-        ),
-    ] = 0.0
-
-    bins: Annotated[
-        int,
-        Setting(
-            "clients count the scores of their held-out rows by class in so many bins, for the ROC curve and the "
-            "calibration, or the risks of persons by time (evaluation.auc-times); 0: none",
-            Rule(f"0 or an even number from 2 to {MOST_BINS}", lambda v: v % 2 == 0 and 0 <= v <= MOST_BINS),
-            "bins",
-        ),
-    ] = 0
-
-    auc_times: Annotated[
-        str,
-        Setting(
-            "of a survival model with evaluation.bins, the times of areas under the ROC curve, such as 365, 1095, or "
-            "number x length; empty: none",
-            INTERVALS,
-            "that of the times",
-            numbers=True,
-        ),
-    ] = ""
-
-    survival_curve: Annotated[
-        str,
-        Setting(
-            "before round 1 clients count the persons that they train on by these intervals of time, for a survival "
-            "curve: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
-            INTERVALS,
-            "that of the times",
-            numbers=True,
-        ),
-    ] = ""
-
-    survival_estimate: Annotated[
-        str,
-        Setting(
-            "how a survival curve counts those who are censored within an interval: actuarial, for half of it, or "
-            "kaplan-meier, for all of it, which is right only if every time is the end of an interval",
-            one_of((ACTUARIAL, KAPLAN_MEIER)),
-        ),
-    ] = ACTUARIAL
-
-    errors: Annotated[
-        bool,
-        Setting(
-            "without privacy, clients of a regression send sums of errors and labels of their held-out rows, for R^2, "
-            "mean absolute and root mean squared error"
-        ),
-    ] = False
-
-    standard_errors: Annotated[
-        bool,
-        Setting(
-            "at the end clients send gradient and information matrix of the model, for standard errors and p-values, "
-            "with noise in a private run; without penalties only"
-        ),
-    ] = False
-
-    def released(self, rounds: int) -> list[int]:
-        """The rounds after which the clients of a private run evaluate the model, if they hold out rows."""
-        every = self.release_every or rounds
-        return sorted({*range(every, rounds + 1, every), rounds})
+    def check(self, method: Any) -> None:
+        """Raise SettingError for batches with an algorithm that needs all rows in every round."""
+        if method.needs_whole_batches and self.batch_size:
+            raise SettingError(
+                f"{method.name} needs all rows of a client in every round: set local.batch-size to 0; got "
+                f"{self.batch_size}"
+            )
 
 
 class _Plain:
@@ -169,6 +94,9 @@ class _Plain:
     def unit(self) -> Unit:
         """What the guarantee of a private run protects."""
         return ONE_RECORD
+
+    def check(self, clients: Clients, max_norm: float) -> None:
+        """Raise SettingError for settings that do not suit each other or these; here there are none."""
 
 
 _GroupSize = Annotated[
@@ -279,6 +207,43 @@ class Gradient(Private):
     def unit(self) -> Unit:
         """What the guarantee protects; SettingError if protects and group-size contradict each other."""
         return Unit(self.protects, self.group_size)
+
+    def check(self, clients: Clients, max_norm: float) -> None:
+        """Raise SettingError for settings that privacy.trust = "sum" does not allow, or that only it allows."""
+        sums = self.trust == "sum"
+        if sums and not self.honest_sites:
+            raise SettingError(
+                "privacy.trust = sum needs privacy.honest-sites, the number of clients whose noise no attacker "
+                f"knows (1 to {clients.count}), such as {clients.count}"
+            )
+        if not sums and (self.honest_sites or self.masks):
+            raise SettingError(
+                "privacy.honest-sites and privacy.masks belong to privacy.trust = sum: set it, or leave them out"
+            )
+        if sums and clients.sampled != clients.count:
+            raise SettingError(
+                "privacy.trust = sum needs all clients in every round, because the mean over some of them is no "
+                f"function of earlier sums: set clients.per-round to 0; got {clients.per_round} of {clients.count}"
+            )
+        if sums and max_norm:
+            raise SettingError(
+                "privacy.trust = sum cannot limit the norm of a single message, which nobody sees: set server.max-norm "
+                f"to 0; got {max_norm:g}"
+            )
+        if not self.epsilon > 0 and self.tune_share:
+            raise SettingError(
+                "privacy.tune-share is a share of the budget privacy.epsilon, which it needs; got "
+                f"{self.tune_share:g} with privacy.epsilon {self.epsilon:g}"
+            )
+        if sums and self.tune_share:
+            raise SettingError(
+                "privacy.trust = sum has no accounting for tuning: set privacy.tune-share to 0; got "
+                f"{self.tune_share:g}"
+            )
+        if sums and self.conversion != "exact":
+            raise SettingError(
+                f"privacy.trust = sum is accounted for exactly; set privacy.conversion to exact; got {self.conversion}"
+            )
 
 
 @dataclass(frozen=True)
