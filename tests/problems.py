@@ -610,11 +610,14 @@ def first_variant(algorithm: str) -> str:
     return names[0]
 
 
-def one_of_each(variants: Iterable[str]) -> list[Any]:
-    """Entries of VARIANTS as parameters of a test: one for each algorithm by default, and further ones with -m slow."""
-    first: dict[str, str] = {}
+def one_of_each(variants: Iterable[str], *apart: str) -> list[Any]:
+    """Entries of VARIANTS as parameters of a test: one for each algorithm by default, and further ones with -m slow.
+
+    apart: keys; of an algorithm, one entry with such a key counts, and one without it.
+    """
+    first: dict[tuple[Any, ...], str] = {}
     for name in variants:
-        first.setdefault(VARIANTS[name]["algorithm"], name)
+        first.setdefault((VARIANTS[name]["algorithm"], *(key in VARIANTS[name] for key in apart)), name)
     return [pytest.param(name, marks=() if name in first.values() else pytest.mark.slow) for name in variants]
 
 

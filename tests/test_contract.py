@@ -215,7 +215,7 @@ class Shuffled(InProcessGrid):
         return list(super().pull_messages(message_ids))[::-1]
 
 
-@every_variant
+@pytest.mark.parametrize("variant", one_of_each(VARIANTS, "privacy.mode"))
 def test_the_runtimes_agree(variant):
     """In process, with replies in another order, over the wire with a new client for every message, and as a cohort."""
     setup = small(variant)
@@ -252,7 +252,7 @@ def test_a_cohort_in_blocks_is_the_whole(variant, monkeypatch):
         assert_allclose(one.model, other.model, rtol=1e-9, atol=1e-12)
 
 
-@every_variant
+@pytest.mark.parametrize("variant", one_of_each(VARIANTS))
 def test_seeds_stacked_are_seeds_alone(variant):
     setups = [
         small(variant, seed=s, rounds=3, partition__name="dirichlet", partition__dirichlet_alpha=1.0)

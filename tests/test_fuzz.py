@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from grids import Wire
-from problems import VARIANTS, small
+from problems import VARIANTS, one_of_each, small
 
 from twinflower.clients.records import encode
 from twinflower.errors import ReplyError, RunError
@@ -224,7 +224,7 @@ def state_and_ledger(context):
     return kept
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", one_of_each(VARIANTS, "privacy.mode"))
 @pytest.mark.parametrize("first", [True, False], ids=["before any round", "after a round"])
 @pytest.mark.parametrize("share", SHARES)
 def test_requests(variant, first, share):

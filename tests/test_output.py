@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small, variants_of
+from problems import one_of_each, small, variants_of
 
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.algorithm import RunInfo
@@ -33,7 +33,7 @@ def path_of(setup):
 @pytest.mark.parametrize(
     ("variant", "rounds", "tail", "counted"),
     [
-        *((variant, *HALF) for variant in METHODS),
+        *(pytest.param(*v.values, *HALF, marks=v.marks) for v in one_of_each(METHODS)),
         *(
             ("fedpdm-private", *case)
             for case in [(7, {"tail": 0.4}, 3), (10, {"tail": 0.1}, 1), (4, {"tail": 1.0}, 4)]

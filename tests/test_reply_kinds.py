@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from grids import Deployed
-from problems import SMALL, VARIANTS, small
+from problems import SMALL, VARIANTS, one_of_each, small
 
 from twinflower.clients import CLIENTS, SumClient
 from twinflower.clients.counts import PrivateEvaluation
@@ -229,7 +229,7 @@ def hostile(draw, setup, round_):
 
 
 @pytest.mark.parametrize("enough", [8, pytest.param(CONFIGS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("variant", PRIVATE)
+@pytest.mark.parametrize("variant", one_of_each(PRIVATE))
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_no_record_decides_what_kind_of_answer_there_is(variant, enough, tmp_path):
     """Many settings, requests and records; enough are answered with numbers for the search to mean something."""

@@ -17,7 +17,7 @@ from commands import command, command_killed_at
 from cuts import Cut, PowerCut, cut_off, equal
 from flwr.common.config import flatten_dict, parse_config_args
 from numpy.testing import assert_array_equal
-from problems import VARIANTS, small
+from problems import VARIANTS, one_of_each, small
 
 from twinflower.clients.store import FileStore
 from twinflower.errors import DataError, SettingError
@@ -50,7 +50,7 @@ SPARSE = [
 
 @pytest.mark.parametrize(
     ("variant", "every"),
-    [(v, 1) for v in VARIANTS]
+    [pytest.param(*v.values, 1, marks=v.marks) for v in one_of_each(VARIANTS, "privacy.mode")]
     + [pytest.param(v, 2, marks=() if v in SPARSE else pytest.mark.slow) for v in VARIANTS],
 )
 def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, every):

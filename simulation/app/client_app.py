@@ -41,9 +41,9 @@ from ..runs.setup import PreparedRun, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
 from .exact_policy import check_exact
-from .redact_errors import discreet
+from .redact_errors import discreet, refusing
 from .rehearsed import rehearsed
-from .site import PARTITION, Site, read_site, refusing, simulated
+from .site import PARTITION, Site, read_site, simulated
 
 
 def client_fn(context: Context) -> Client:

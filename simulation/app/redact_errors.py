@@ -2,19 +2,20 @@
 one of a few fixed ones, or in a run without privacy that counts of the rows are too small (`WithheldError`). The
 details are in the site's own log."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import ERROR
 
 from flwr.app import Context, Error, Message
 from flwr.common import log
 
-from twinflower.errors import DataError, ReplyError, TwinflowerError, WithheldError
+from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, WithheldError
 from twinflower.flower_messages import RAISED
 from twinflower.privacy.charges import LedgerError
 
 from ..runtimes.flower_internals import date_log
 from ..settings import parse_run_config
-from .site import Refusal, read_site, simulated
+from .site import read_site, simulated
 
 _LOG = "the site's own log says why"
 _DETAILS = "the site's own log has the details"
@@ -23,6 +24,22 @@ _WITHHELD: dict[type[Exception], str] = {
     ReplyError: f"this site did not accept the request; {_LOG}",
     Exception: f"this site cannot answer; {_LOG}",
 }
+
+
+class Refusal(SettingError):
+    """The reason why a site does not take part in a run, as a sentence that the server may see."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turn errors in this block into a `Refusal`, which the server may see.
+
+    Use it only for code that depends on nothing but the run's settings and the site's policy.
+    """
+    try:
+        yield
+    except TwinflowerError as error:
+        raise Refusal(str(error)) from None
 
 
 def discreet(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:

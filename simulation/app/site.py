@@ -16,8 +16,7 @@ class.
 """
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import Annotated, Any
 
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
-from twinflower.errors import SettingError, TwinflowerError, require
+from twinflower.errors import SettingError, require
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.settings import (
     PROBABILITY,
@@ -55,10 +54,6 @@ _ABSOLUTE = Rule(
     "an absolute path, or a restart elsewhere begins anew",
     lambda v: not v or Path(v).expanduser().is_absolute(),
 )
-
-
-class Refusal(SettingError):
-    """The reason why a site does not take part in a run, as a sentence that the server may see."""
 
 
 @dataclass(frozen=True)
@@ -400,15 +395,3 @@ def simulated(node: Mapping[str, Any]) -> bool:
     """
     ray = sys.modules.get("ray")
     return ray is not None and bool(ray.is_initialized()) and set(node) == set(PARTITION)
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """Turn errors in this block into a `Refusal`, which the server may see.
-
-    Use it only for code that depends on nothing but the run's settings and the site's policy.
-    """
-    try:
-        yield
-    except TwinflowerError as error:
-        raise Refusal(str(error)) from None
