@@ -109,7 +109,7 @@ def at_maximum(setup, steps=30, kept=None):
     x = setup.start.copy()
     kept = list(range(len(x))) if kept is None else kept
     for _ in range(steps):
-        sums = information.simulated(setup, x).at(kept)
+        sums = information.simulated(setup, x, None).at(kept)
         x[kept] -= np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
     return replace(setup, start=x)
 
