@@ -14,6 +14,7 @@ from problems import small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
+from twinflower.simulation.report import figures
 from twinflower.simulation.report.figures import compose_experiment, compose_run, draw_experiment
 from twinflower.simulation.report.labels import words
 from twinflower.simulation.report.plot_style import COLOURS, marked, styles
@@ -319,7 +320,7 @@ def test_markers_spread_over_the_axis_where_early_rounds_are_dense():
 MANY = list(ALGORITHMS)[:8]
 LAYOUTS = {
     "one panel": experiment(["fedpdm"]),
-    "many curves": experiment(MANY, 'seeds = [0, 1]\ny = ["objective"]'),
+    "many curves": experiment(MANY[:6], 'seeds = [0, 1]\ny = ["objective"]'),
     "panels alike": experiment(MANY, panels=("A", "B", "C")),
     "panels that differ": experiment(MANY, panels=("A",))
     + '\n[[curve]]\npanel = "B"\nlabel = "a long name of a curve that has a panel to itself, with all of its settings"',
@@ -603,3 +604,23 @@ def test_early_rounds_are_evaluated_and_change_nothing(run, early, every, evalua
     same = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "downlink_bits", "participants")
     for row in result.rows:
         assert [row[key] for key in same] == [dense.rows[row["round"]][key] for key in same]
+
+
+@pytest.mark.parametrize("heights", [[0.5] * 8, [0.0, 0.0, 1.0, 1.0], [0.1, 0.5, 0.9]])
+def test_names_beside_lines_do_not_touch_and_stay_beside_the_panel(heights):
+    placed = np.array(figures._apart(heights))
+    assert (
+        (np.diff(placed) >= figures._APART - 1e-12).all() and placed.min() >= -1e-12 and placed.max() <= 1.0
+    )
+    if min(np.diff(heights), default=1.0) > figures._APART:
+        assert placed.tolist() == heights
+
+
+@pytest.mark.parametrize(("count", "named"), [(6, 0), (8, 8)])
+def test_many_lines_of_one_panel_are_named_at_their_ends(tmp_path, count, named):
+    """Each once; up to six have a legend."""
+    names = list(COLOURS)[:count]
+    figure = drawn(tmp_path, experiment(names, 'seeds = [0]\ny = ["objective"]'))
+    found = [text.get_text() for text in figure.axes[0].texts]
+    assert sorted(found) == sorted(f"{name} {nth}" for nth, name in enumerate(names))[:named]
+    assert len(texts(figure)) == (0 if named else count)

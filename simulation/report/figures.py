@@ -1,6 +1,7 @@
 """Figures, drawn from stored results only."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -12,6 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.container import ErrorbarContainer
+from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
 from twinflower.errors import SettingError, cause
@@ -34,6 +36,10 @@ _LEGEND_LETTERS = 86  # most characters per line of a legend below one panel
 _NOTE_LETTERS = 66  # and of the note above its entries
 _LEGEND_LINE = 0.19  # height of a legend line in inches
 _TALLEST = 2.5  # panels share a vertical scale that is at most so many times that of any of them
+_MOST_TICKS = 8  # values of a sweep that are ticks of a log axis
+_NAMED = 6  # most entries of a legend below a single panel; more lines are named at their ends
+_APART = 0.052  # of a panel's height, between such names
+_LETTER = 0.075  # width of their letters in inches
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
 
@@ -75,7 +81,10 @@ def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
     for alike in _of_one_data_set(experiment, panels):
         for row in columns[alike].T:
             _share_scale([ax for ax in row if np.isfinite(ax.dataLim.y0)])
-    _draw_legends(figure, columns, notes, across)
+    if len(panels) == 1 and not experiment.ends and len(_entries(columns[0])) > _NAMED:
+        _name_lines(figure, columns[0], notes[0])
+    else:
+        _draw_legends(figure, columns, notes, across)
     figure.suptitle(_filled(experiment.title, _TITLE_LETTERS * across), fontsize=11)
     return figure
 
@@ -155,6 +164,12 @@ def _draw_panel(
     _draw_bounds(ax, curves, experiment.x, column)
     if experiment.x in experiment.log_axes:
         log_scale(ax.xaxis, ax.set_xscale)
+        points = np.unique(np.concatenate([line.x[np.isfinite(line.x)] for line in shown]))
+        if (
+            experiment.ends and 0 < len(points) <= _MOST_TICKS
+        ):  # a sweep's own values in place of round numbers
+            ax.set_xticks(points, [f"{point:g}" for point in points])
+            ax.minorticks_off()
     if logarithmic:
         log_scale(ax.yaxis, ax.set_yscale)
     label(ax, experiment.x, column, curves[0].config)
@@ -263,6 +278,41 @@ def _draw_legends(figure: plt.Figure, panels: np.ndarray, notes: list[str], acro
         ax.legend(
             entry.values(), entry.keys(), title=fill(title, _NOTE_LETTERS), ncols=columns, **keywords, **place
         )
+
+
+def _name_lines(figure: plt.Figure, column: np.ndarray, text: str) -> None:
+    """Name the lines of one column of panels beside their ends in the first, where they are too many for a legend."""
+    first, last = column[0], column[-1]
+    lines = [line for line in first.get_lines() if not str(line.get_label()).startswith("_")]
+    ends = sorted(((_height(first, line), line) for line in lines), key=lambda end: end[0])
+    for height, (_, line) in zip(_apart([height for height, _ in ends]), ends, strict=True):
+        first.annotate(
+            str(line.get_label()), (1.01, height), xycoords="axes fraction", color=line.get_color(),
+            fontsize=8.5, va="center", annotation_clip=False,
+        )  # fmt: skip
+    figure.set_figwidth(figure.get_figwidth() + max(len(str(line.get_label())) for line in lines) * _LETTER)
+    last.set_xlabel(f"{last.get_xlabel()}\n{fill(text, _NOTE_LETTERS)}")
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Ascending heights moved up until labels do not touch, and down again from the top of the panel."""
+    found, above = list(heights), -1.0
+    for place, height in enumerate(heights):
+        above = found[place] = max(height, above + _APART)
+    below = 1.0 + _APART
+    for place in reversed(range(len(found))):
+        below = found[place] = min(found[place], below - _APART)
+    return found
+
+
+def _height(ax: Axes, line: Line2D) -> float:
+    """The height of a line's last point, as a fraction of its panel, and inside of it."""
+    y = np.asarray(line.get_ydata(), float)
+    last = np.flatnonzero(np.isfinite(y) & ((y > 0) | (ax.get_yscale() != "log")))[-1:]
+    if not len(last):
+        return 0.0
+    place = ax.transAxes.inverted().transform(ax.transData.transform((ax.get_xlim()[0], y[last[0]])))[1]
+    return float(np.clip(place, 0.0, 1.0))
 
 
 def _entries(column: np.ndarray) -> dict[str, Any]:

@@ -53,7 +53,7 @@ _WORDS = {
     "optimality": "optimality (consensus + distance)",
     "node_error": "relative squared error, mean of the nodes",
     "suboptimality": "objective above its optimum",
-    "support_f1": "F1 of the nonzero entries against the optimum's",
+    "support_f1": "F1 of the support",
     "cost": "training cost (mean loss)",
     "squared_norm": "squared norm of the weights",
     "excess": "largest cost above its bound",
