@@ -14,6 +14,7 @@ from documents import ROOT, cells, run_documented, tables
 from test_clinicians import follow, holds, rows_of
 from typer.main import get_command
 
+from twinflower.algorithms import ALGORITHMS
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.cli import app
 from twinflower.simulation.settings import completed
@@ -201,6 +202,14 @@ def test_the_readme_has_the_accuracies_of_the_four_hospitals():
     assert f"Epsilon 8 costs {costs[0]:.3f} and epsilon 1 costs {costs[1]:.2f}" in readme
     assert f"alone also reaches {of['each alone']:.3f}" in readme
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_the_readme_counts_the_methods():
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        re.findall(r"has (?:all )?(\d+)(?: federated methods|\. `twinflower list`)", readme)
+        == [f"{len(ALGORITHMS)}"] * 2
+    )
 
 
 def test_every_picture_is_described():
