@@ -17,6 +17,7 @@ Thakurta, "Fully adaptive composition for Gaussian differential privacy", 2022 (
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -135,6 +136,7 @@ def gdp_epsilon(mu: float, delta: float) -> float:
     return _root(lambda epsilon: log_delta(mu, epsilon) - math.log(delta), 0.0, enough)
 
 
+@lru_cache(1024)  # the runs of an experiment ask the same
 def gdp_mu(epsilon: float, delta: float) -> float:
     """The largest mu for which mu-GDP is (epsilon, delta)-DP; epsilon > 0, 0 < delta < 1.
 
