@@ -297,7 +297,7 @@ def test_a_run_that_is_cut_off_says_so(monkeypatch, tmp_path):
     def cut(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twinflower.simulation.runtimes.cohort.run", cut)
+    monkeypatch.setattr("twinflower.simulation.runtimes.cohort.train", cut)
     (tmp_path / "plan.toml").write_text(RUN)
     assert command("run", tmp_path / "plan.toml", "--out", tmp_path / "out") == 130
     found = read(tmp_path / "out")
