@@ -313,7 +313,7 @@ def test_an_infinite_objective_is_refused_unless_x_is_outside_of_hs_set():
 def test_fresh_batches(run, fresh):
     setup = small("fedpdm", fresh_batches=fresh, seed=3)
     assert setup.schedule == LocalSchedule(10, 3, fresh)
-    first, second = (setup.schedule.batches(setup.shards, 4, 3, t).places for t in (1, 2))
+    first, second = (setup.schedule.batches(setup.shards, 4, 3, t).positions for t in (1, 2))
     assert np.array_equal(first, second) == (not fresh)
     *_, last = slow_run_of(setup)
     assert_allclose(run(setup).model, last.x0, rtol=0, atol=1e-11)

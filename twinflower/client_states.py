@@ -20,7 +20,7 @@ class ClientStates:
         starts = np.atleast_2d(start)  # one row per seed
         self._seeds = start.shape[:-1]  # () without an axis of seeds
         self._num_clients = num_clients
-        self._table = stack([algorithm.init_client(own) for own in starts])
+        self._table = stack([algorithm.init_client(x) for x in starts])
         self._used = self._shared = len(starts)  # the first rows are the initial states
         self._row = np.repeat(np.arange(self._shared), num_clients).reshape(*self._seeds, num_clients)
         self._stacked: Any = None  # all clients' states (..., N, ...), used instead of the table while set
@@ -30,7 +30,7 @@ class ClientStates:
         if self._stacked is not None and clients.shape[-1] == self._num_clients:
             return self._stacked
         if self._stacked is not None and (np.diff(clients) == 1).all() and np.ptp(clients[..., 0]) == 0:
-            return at_places(
+            return take(
                 self._stacked, slice(int(clients.flat[0]), int(clients.flat[-1]) + 1), len(self._seeds)
             )
         self._separate()
@@ -57,15 +57,15 @@ class ClientStates:
     def visited(self) -> tuple[Index, Any]:
         """(seed, client) of all stored states, (V, 2), and these states stacked; None instead of states if V = 0."""
         self._separate()
-        places = np.argwhere(np.atleast_2d(self._row) >= self._shared)
-        rows = np.atleast_2d(self._row)[tuple(places.T)]
-        return places, at_places(self._table, rows, 0) if len(rows) else None
+        indices = np.argwhere(np.atleast_2d(self._row) >= self._shared)
+        rows = np.atleast_2d(self._row)[tuple(indices.T)]
+        return indices, take(self._table, rows, 0) if len(rows) else None
 
-    def restore(self, places: Index, states: Any) -> None:
+    def restore(self, indices: Index, states: Any) -> None:
         """Store the states that `visited` returned; its inverse."""
-        rows = np.arange(self._shared, self._shared + len(places))
-        np.atleast_2d(self._row)[tuple(places.T)] = rows
-        self._used = self._shared + len(places)
+        rows = np.arange(self._shared, self._shared + len(indices))
+        np.atleast_2d(self._row)[tuple(indices.T)] = rows
+        self._used = self._shared + len(indices)
         self._set(rows, states)
 
     def _separate(self) -> None:
@@ -105,8 +105,8 @@ def _fitted(column: Array, values: Array) -> Array:
     return column.astype(np.result_type(column, values), copy=False)
 
 
-def at_places(parts: Any, places: Any, axis: int) -> Any:
-    """A NamedTuple with every array indexed by `places` along `axis`; the same object for slice(None)."""
-    if isinstance(places, slice) and places == slice(None):
+def take(parts: Any, indices: Any, axis: int) -> Any:
+    """A NamedTuple with every array indexed by `indices` along `axis`; the same object for slice(None)."""
+    if isinstance(indices, slice) and indices == slice(None):
         return parts
-    return type(parts)(*(array[(slice(None),) * axis + (places,)] for array in parts))
+    return type(parts)(*(array[(slice(None),) * axis + (indices,)] for array in parts))

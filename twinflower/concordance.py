@@ -29,11 +29,11 @@ def concordance(risk: Array, times: Array, events: Mask) -> Concordance:
     A pair counts if the one with the shorter time had the event, or if times are equal and only one had it: who was
     censored at that time outlives it (Harrell et al., "Evaluating the yield of medical tests", JAMA 1982).
     """
-    found = np.zeros(3)
+    sums = np.zeros(3)
     had = np.flatnonzero(events)
     for part in np.array_split(had, -(-len(had) * len(risk) // _BLOCK) or 1):
         first = times[part, None]
         later = (first < times) | ((first == times) & ~events)
-        own = risk[part, None]
-        found += (later & (own > risk)).sum(), (later & (own == risk)).sum(), later.sum()
-    return Concordance(*found.tolist())
+        event_risk = risk[part, None]
+        sums += (later & (event_risk > risk)).sum(), (later & (event_risk == risk)).sum(), later.sum()
+    return Concordance(*sums.tolist())

@@ -26,7 +26,7 @@ class PrivateColumns:
     bins: Bins
 
     @property
-    def number(self) -> int:
+    def count(self) -> int:
         """The number of these columns."""
         return len(self.rows.schema.private)
 
@@ -36,7 +36,7 @@ class PrivateColumns:
 
     def features(self, ranges: object) -> NDArray[np.float64]:
         """The rows scaled by the ranges in a request (`pack_ranges`); ReplyError if these are invalid."""
-        return self.rows.scaled(unpack_ranges(ranges, self.number))[0]
+        return self.rows.scaled(unpack_ranges(ranges, self.count))[0]
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ class FirstCounts:
     @property
     def _histograms(self) -> int:
         """In how many histograms every row is counted once."""
-        return (self.columns.number if self.columns else 0) + (self.persons is not None)
+        return (self.columns.count if self.columns else 0) + (self.persons is not None)
 
     @property
     def bytes(self) -> int:
         """The size of the counts."""
-        columns = self.columns.number * self.columns.bins.count if self.columns else 0
+        columns = self.columns.count * self.columns.bins.count if self.columns else 0
         return 8 * (columns + (self.persons.grid.cells if self.persons else 0))
 
     def counts(self, noise: Noise) -> NDArray[np.float64]:

@@ -42,9 +42,9 @@ def readable(reason: str) -> str:
 
     Of a traceback, as Flower's engine sends it, the last error of ours, else the last that is not Flower's or Ray's.
     """
-    raised = [own for own in _RAISED.finditer(reason) if not own[1].startswith(("flwr.", "ray."))]
+    raised = [match for match in _RAISED.finditer(reason) if not match[1].startswith(("flwr.", "ray."))]
     if raised:
-        cause = next((own for own in reversed(raised) if own[1].startswith("twinflower.")), raised[-1])
+        cause = next((match for match in reversed(raised) if match[1].startswith("twinflower.")), raised[-1])
         return f"{cause[2]}: {cause[3]}"
-    found = _EXCEPTION.match(" ".join(reason.split()))
-    return f"{found[1]}: {found[2]}" if found else reason
+    match = _EXCEPTION.match(" ".join(reason.split()))
+    return f"{match[1]}: {match[2]}" if match else reason

@@ -102,9 +102,9 @@ def permutations(
     drawn, row = np.empty((len(addresses), *shape), np.int64), np.empty(size, np.int64)
     ordered = _numbers(1 << size.bit_length())[:size]  # `permutation(size)` would make it anew each time
     shuffle = _moved(0, purpose, (0, 0, 0, round_)).shuffle  # to each seed and client below
-    for own, (seed, client) in zip(drawn, addresses, strict=True):
+    for permuted, (seed, client) in zip(drawn, addresses, strict=True):
         _movable.turn(seed, client + 1)
-        for entries in own:
+        for entries in permuted:
             row[:] = ordered
             shuffle(row)
             entries[:] = row[: shape[1]]
@@ -160,8 +160,8 @@ def normals_by_round(seed: int, purpose: str, num_clients: int, rounds: Sequence
     assert size < LONG
     width = -(-size // _DRAWS_PER_BLOCK) * _DRAWS_PER_BLOCK
     drawn = np.empty((len(rounds), num_clients, width))
-    for own, round_ in zip(drawn, rounds, strict=True):
-        _moved(seed, purpose, (0, 0, 0, round_)).random(out=own)
+    for row, round_ in zip(drawn, rounds, strict=True):
+        _moved(seed, purpose, (0, 0, 0, round_)).random(out=row)
     return _by_inverse(drawn[..., :size])
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from .algorithms.algorithm import Algorithm, stack
 from .arrays import Array, Index, Mask, all_finite
-from .client_states import ClientStates, at_places
+from .client_states import ClientStates, take
 from .errors import RunError
 from .problems.batches import Batches, Shards
 from .problems.interfaces import Objective, check_weights
@@ -228,11 +228,11 @@ class _Loop:
         axis = at.clients.ndim - 1
         uploads, report = _joined(sent, axis), _joined(reports, axis)
         finite = self._finite(uploads, at.round)
-        new = at_places(_joined(states, axis), finite, axis)
+        new = take(_joined(states, axis), finite, axis)
         at.states.put(at.clients[..., finite], new)
         places = self._arrived(at, finite)
         counted = at.clients[..., places]
-        uploads, report = at_places(uploads, places, axis), at_places(report, places, axis)
+        uploads, report = take(uploads, places, axis), take(report, places, axis)
         server = self._served(at, uploads, counted)
         return Outcome(at.round, server, at.states, at.clients, counted, uploads, report)
 

@@ -76,8 +76,8 @@ def index_bits(d: int) -> int:
 
 def pack_indices(indices: Index, d: int) -> NDArray[np.uint8]:
     """Indices (k,) below d as k * ceil(log2 d) bits, padded with 0 to whole bytes."""
-    places = np.arange(index_bits(d))[::-1]
-    return np.packbits((indices[:, None] >> places & 1).astype(np.uint8))
+    shifts = np.arange(index_bits(d))[::-1]
+    return np.packbits((indices[:, None] >> shifts & 1).astype(np.uint8))
 
 
 def unpack_indices(packed: NDArray[np.uint8], d: int, k: int) -> Index:

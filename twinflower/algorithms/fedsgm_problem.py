@@ -99,11 +99,11 @@ class Switching(LocalMethod, BoundedLosses):
 
     def model_metrics(self, x: Array, objective: Any, rows: Batch) -> dict[str, float]:
         """Those of `BoundedLosses`, the mean loss of the group that is minimised, and f."""
-        own = rows._replace(weights=shares(self.group, rows, x.dtype))
+        group_rows = rows._replace(weights=shares(self.group, rows, x.dtype))
         return {
             **super().model_metrics(x, objective, rows),
             "group_cost": self.group.mean_loss(objective.losses(x, rows), rows),
-            "group_objective": float(objective.value(x, own)),
+            "group_objective": float(objective.value(x, group_rows)),
         }
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:

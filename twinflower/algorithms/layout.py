@@ -119,13 +119,13 @@ class Count(Field):
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The number, checked to be an integer in the declared range."""
-        number = checked(self.names[0], arrays[0], (), self.kind(dtype))
-        value = number.item()
+        scalar = checked(self.names[0], arrays[0], (), self.kind(dtype))
+        value = scalar.item()
         if not (self.least <= value <= self.most and value == int(value)):
             raise ReplyError(
-                f"{self.names[0]} must be a whole number from {self.least} to {self.most}, got {number}"
+                f"{self.names[0]} must be a whole number from {self.least} to {self.most}, got {scalar}"
             )
-        return [number]
+        return [scalar]
 
     def kind(self, dtype: DTypeLike) -> DTypeLike:
         """The type of the number in a run with this floating-point type."""
@@ -154,10 +154,10 @@ class Amount(FloatCount):
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The number, checked to be finite and at least 0."""
-        number = checked(self.names[0], arrays[0], (), dtype)
-        if number < 0:
-            raise ReplyError(f"{self.names[0]} must be at least 0, got {number}")
-        return [number]
+        scalar = checked(self.names[0], arrays[0], (), dtype)
+        if scalar < 0:
+            raise ReplyError(f"{self.names[0]} must be at least 0, got {scalar}")
+        return [scalar]
 
 
 class Fraction(FloatCount):
@@ -165,10 +165,10 @@ class Fraction(FloatCount):
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The number, checked to be in this range."""
-        number = checked(self.names[0], arrays[0], (), dtype)
-        if not 0 <= number <= 1:
-            raise ReplyError(f"{self.names[0]} must be from 0 to 1, got {number}")
-        return [number]
+        scalar = checked(self.names[0], arrays[0], (), dtype)
+        if not 0 <= scalar <= 1:
+            raise ReplyError(f"{self.names[0]} must be from 0 to 1, got {scalar}")
+        return [scalar]
 
 
 class Seed(Count):

@@ -73,8 +73,8 @@ class NetworkedADMM(Relayed):
     ) -> tuple[Unacknowledged, Vector, Report]:
         """Apply the dual steps of the previous rounds, then take one ADMM step on the first batch."""
         counted = confirmed(state, inbox.heard)
-        dual, own, pull = self.pulled(counted, inbox)
-        w = self.primal(work, own, pull, inbox.degree)
+        dual, last, pull = self.pulled(counted, inbox)
+        w = self.primal(work, last, pull, inbox.degree)
         sent = work.noise(w, shrink=self.shrink(inbox.degree, work.round))               # (8)
         return unacknowledged(counted, np.concatenate([dual, sent], -1), work.round), Vector(sent), work.one_step()
 
@@ -82,13 +82,13 @@ class NetworkedADMM(Relayed):
         """The dual, the client's last message, and the gradient of the public terms of the local problem, (..., d)
         each. counted (..., 2d): the dual and the message after the last reply that was counted."""
         d = inbox.gain.shape[-1]
-        dual, own = counted[..., :d], np.ascontiguousarray(counted[..., d:])    # faster for many short vectors
+        dual, last = counted[..., :d], np.ascontiguousarray(counted[..., d:])    # faster for many short vectors
         dual = dual + self.rho * inbox.gain                                     # (9)
-        return dual, own, dual - self.rho * (inbox.degree[..., None] * own + inbox.neighbours)
+        return dual, last, dual - self.rho * (inbox.degree[..., None] * last + inbox.neighbours)
 
     @abstractmethod
-    def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
-        """The new models (..., d) of clients with these degrees (...,). own: w~; pull: the gradient of the public
+    def primal(self, work: LocalWork, last: Array, pull: Array, degree: Array) -> Array:
+        """The new models (..., d) of clients with these degrees (...,). last: w~; pull: the gradient of the public
         terms."""
 
     def prox(self, u: Array, steps: Array) -> Array:

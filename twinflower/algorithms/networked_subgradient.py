@@ -33,9 +33,9 @@ from .relay import GradientSteps, GrowingBudget, Server, rows_of_node
 
 
 class Inbox(NamedTuple):
-    """The client's last message, own, and the weighted mean of its neighbourhood, mixed, (..., d) each."""
+    """last: the client's last message; mixed: the weighted mean of its neighbourhood, (..., d) each."""
 
-    own: Array
+    last: Array
     mixed: Array
 
 
@@ -49,8 +49,8 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget):
     state = NOTHING
     @cached_property
     def inbox(self) -> Layout:
-        """The layout of own and mixed."""
-        return Layout(Inbox, Point("own"), Point("mixed"))
+        """The layout of last and mixed."""
+        return Layout(Inbox, Point("last"), Point("mixed"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,12 +79,12 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget):
         self, state: Any, inbox: Inbox, work: LocalWork
     ) -> tuple[Any, Vector, Report]:
         """Take one subgradient step from the weighted mean, on the first batch."""
-        slope = work.gradient(inbox.own) + self.subgradient(inbox.own)
+        slope = work.gradient(inbox.last) + self.subgradient(inbox.last)
         return state, Vector(work.noise(inbox.mixed - self.step(work.round) * slope)), work.one_step()
 
     def rounding(
         self, state: Any, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
     ) -> Rounding:
         """The bound for the neighbourhood mean and the step from it."""
-        slope = bounds.gradient + bounds.steepest * length(inbox.own) + length(self.subgradient(inbox.own))
+        slope = bounds.gradient + bounds.steepest * length(inbox.last) + length(self.subgradient(inbox.last))
         return Rounding(length(inbox.mixed) + self.step(round_) * slope, 0.0)

@@ -62,8 +62,8 @@ class PADMM(NetworkedADMM, GrowingBudget):
                     f"steps, and {_MOST_STEPS:,} are allowed"
                 )
 
-    def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
-        """The argmin, by Nesterov's method from own, with enough steps to be exact to rounding."""
+    def primal(self, work: LocalWork, last: Array, pull: Array, degree: Array) -> Array:
+        """The argmin, by Nesterov's method from last, with enough steps to be exact to rounding."""
         objective, rows = work.objective, work.rows
         strong = 2 * self.rho * degree[..., None]
         longest = rows.norms().max(-1)[..., None] if self.privacy == "none" else self.info.row_norm
@@ -73,7 +73,7 @@ class PADMM(NetworkedADMM, GrowingBudget):
         momentum = (1 - rate) / (1 + rate)
         if most > _MOST_STEPS:
             raise RunError(f"the local problem would take {most:,} steps: raise rho, or scale the rows by row-norm")
-        w = y = own
+        w = y = last
         for step in range(most):
             slope = objective.grad(y, rows) + pull + strong * y
             following = self.prox(y - slope / smooth, 1 / smooth)
@@ -90,13 +90,13 @@ class PADMM(NetworkedADMM, GrowingBudget):
 
         The steps are no longer than (C + ||pull||) / strong. The rounding error of a step is 1 / strong times that of
         its gradient, and momentum adds up the errors of sqrt(smooth / strong) steps. By the contraction of Nesterov's
-        method, a point y of the steps has ||y - w*|| <= 3 sqrt(smooth / strong + 1) ||own - w*||.
+        method, a point y of the steps has ||y - w*|| <= 3 sqrt(smooth / strong + 1) ||last - w*||.
         """
-        _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
+        _, last, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         strong = 2 * self.rho * float(inbox.degree)
         smooth = float(_power_of_two(bounds.curvature + bounds.steepest + strong))
         slope = bounds.gradient + length(pull)
-        size = (slope + smooth * slope / strong) / strong + length(own)
+        size = (slope + smooth * slope / strong) / strong + length(last)
         size *= math.sqrt(smooth / strong)
         return Rounding(size, 5 * size, float(self.shrink(inbox.degree, round_)))
 

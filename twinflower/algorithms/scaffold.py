@@ -107,10 +107,10 @@ class Scaffold(ServerProx, Echoed):
     ) -> tuple[Unacknowledged, Upload, Report]:
         """Take local steps corrected by c - c_i, then update c_i in the entries that are sent."""
         x0, c = inbox.x0, inbox.control
-        own = confirmed(state, inbox.heard)
-        x, report = self.descend(work, x0, c - own)
+        c_i = confirmed(state, inbox.heard)
+        x, report = self.descend(work, x0, c - c_i)
         upload = self.message(x, inbox, report)
-        return unacknowledged(own, own + self._change(upload, x0, c, work.round), work.round), upload, report
+        return unacknowledged(c_i, c_i + self._change(upload, x0, c, work.round), work.round), upload, report
 
     def local_start_and_shift(self, state: Unacknowledged, inbox: Any) -> tuple[Array, Array]:
         """The local loop starts at x0 with shift c - c_i."""

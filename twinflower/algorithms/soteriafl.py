@@ -99,11 +99,11 @@ class SoteriaFL(EchoedProx, ISRLDP):
         self, state: Unacknowledged, inbox: Any, work: LocalWork
     ) -> tuple[Unacknowledged, Upload, Report]:
         """Send entries of the difference between the (noisy) gradient at x0 and the shift, and move the shift."""
-        own, once = confirmed(state, inbox.heard), work.one_step()
+        shift, once = confirmed(state, inbox.heard), work.one_step()
         g = work.noise(work.gradient(inbox.x0))                                 # (1)
-        upload = self.message(g - own, inbox, once)                             # (2)
-        after = own + self.shift_step * self._difference(upload, own)           # (3)
-        return unacknowledged(own, after, work.round), upload, once
+        upload = self.message(g - shift, inbox, once)                           # (2)
+        after = shift + self.shift_step * self._difference(upload, shift)       # (3)
+        return unacknowledged(shift, after, work.round), upload, once
 
     def _difference(self, upload: Upload, like: Array) -> Array:
         """v_i / (1 + omega) (..., d): the entries sent, and 0 elsewhere."""

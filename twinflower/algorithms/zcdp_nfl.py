@@ -46,27 +46,27 @@ class LinearisedADMM(NetworkedADMM, GradientSteps):
         if self.composite == "subgradient":
             self.check_subgradients()
 
-    def primal(self, work: LocalWork, own: Array, pull: Array, degree: Array) -> Array:
-        """argmin_w <g, w> + ||w - own||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, where g is a subgradient of f + h at
-        own.
+    def primal(self, work: LocalWork, last: Array, pull: Array, degree: Array) -> Array:
+        """argmin_w <g, w> + ||w - last||^2 / (2 eta) + <pull, w> + rho d_k ||w||^2, where g is a subgradient of f + h
+        at last.
 
         With "prox", g is the gradient of f alone, and h is added to the objective.
         """
         eta, shrink = self.step(work.round), self.shrink(degree, work.round)[..., None]
-        slope = work.gradient(own)
+        slope = work.gradient(last)
         if self.composite == "subgradient" and not isinstance(self.regulariser, Zero):
-            slope = slope + self.subgradient(own)
-        w = (own - eta * (slope + pull)) * shrink                               # (7)
+            slope = slope + self.subgradient(last)
+        w = (last - eta * (slope + pull)) * shrink                              # (7)
         return self.prox(w, eta * shrink) if self.composite == "prox" else w
 
     def rounding(
         self, state: Unacknowledged, inbox: Inbox, bounds: Bounds, workload: Workload, round_: int, sigma: float
     ) -> Rounding:
         """The bound for the sum of gradients in the local step."""
-        _, own, pull = self.pulled(confirmed(state, inbox.heard), inbox)
+        _, last, pull = self.pulled(confirmed(state, inbox.heard), inbox)
         eta, degree = self.step(round_), float(inbox.degree)
-        kinks = 0.0 if self.composite == "prox" else length(self.subgradient(own))
-        slope = length(own) / eta + bounds.gradient + bounds.steepest * length(own) + kinks + length(pull)
+        kinks = 0.0 if self.composite == "prox" else length(self.subgradient(last))
+        slope = length(last) / eta + bounds.gradient + bounds.steepest * length(last) + kinks + length(pull)
         return Rounding(slope / (1 / eta + 2 * self.rho * degree), 0.0, float(self.shrink(inbox.degree, round_)))
 
     def shrink(self, degree: Array, round_: int) -> Array:

@@ -61,7 +61,7 @@ class Shards:
     def of(cls, clients: Sequence[tuple[Array, Labels]]) -> "Shards":
         """Shards from each client's features (m_i, n) and labels (m_i,)."""
         features, labels = (np.concatenate(parts) for parts in zip(*clients, strict=True))
-        offsets = np.cumsum([0, *(len(own) for _, own in clients)])
+        offsets = np.cumsum([0, *(len(y) for _, y in clients)])
         return cls.grouped(features, labels, np.arange(len(labels)), offsets)
 
     @classmethod
@@ -101,17 +101,17 @@ class Shards:
 
     def span(self, client: int) -> tuple[int, int]:
         """Start in `order` and number of rows of one client."""
-        own = client - self.first
-        return int(self.starts[own]), int(self.sizes[own])
+        index = client - self.first
+        return int(self.starts[index]), int(self.sizes[index])
 
     def extent(self, clients: Index) -> tuple[Index, Index]:
         """Start in `order` and number of rows of each client, both shaped like `clients` (...)."""
-        own = np.asarray(clients) - self.first
-        return of_clients(self.starts, own), of_clients(self.sizes, own)
+        indices = np.asarray(clients) - self.first
+        return of_clients(self.starts, indices), of_clients(self.sizes, indices)
 
-    def take(self, places: Index, weights: Array | None = None) -> Batch:
-        """The rows order[places], as a batch with these weights."""
-        rows = self.order[places]
+    def take(self, positions: Index, weights: Array | None = None) -> Batch:
+        """The rows order[positions], as a batch with these weights."""
+        rows = self.order[positions]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
             whole = np.asarray(self.features)  # all rows of a site, without a copy
             return Batch(whole, self.labels, weights, self.lengths, self.row_weights)
@@ -128,13 +128,14 @@ class Shards:
     def everyone(self) -> Batch:
         """All clients' rows, weighted so that the weighted mean is the average of the clients' means."""
         weights = np.repeat(1.0 / (self.sizes * self.num_clients), self.sizes)
-        places = np.concatenate([np.arange(a, a + m) for a, m in zip(self.starts, self.sizes, strict=True)])
-        by_row = np.bincount(self.order[places], weights, len(self.labels)).astype(float)
+        spans = zip(self.starts, self.sizes, strict=True)
+        positions = np.concatenate([np.arange(start, start + size) for start, size in spans])
+        by_row = np.bincount(self.order[positions], weights, len(self.labels)).astype(float)
         used = np.flatnonzero(by_row)
         if len(used) == len(self.labels):  # the usual case: no copy of a large data set
             return Batch(self.features, self.labels, by_row, row_weights=self.row_weights)
-        own = _taken(self.row_weights, used)
-        return Batch(self.features[used], self.labels[used], by_row[used], row_weights=own)
+        row_weights = _taken(self.row_weights, used)
+        return Batch(self.features[used], self.labels[used], by_row[used], row_weights=row_weights)
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,13 @@ class Batches:
     """The batches of a round's local steps: iterating yields one `Batch` per step, steps.max() in total.
 
     steps (...,) is the number of steps of each client; its rows in later batches must be ignored.
-    places (..., T, b) index the shards' order, and weights (..., b) are as in `Batch`. If `full` is set, every
+    positions (..., T, b) index the shards' order, and weights (..., b) are as in `Batch`. If `full` is set, every
     step uses those rows instead.
     """
 
     steps: Index
     shards: Shards | None = None
-    places: Index | None = None
+    positions: Index | None = None
     weights: Array | None = None
     full: Batch | None = None
 
@@ -170,13 +171,13 @@ class Batches:
     def _gathered(self, steps: range) -> Iterator[Batch]:
         """The batches of these steps."""
         assert self.shards is not None
-        assert self.places is not None
-        steps_first = self.places.ndim - 2, *range(self.places.ndim - 2), -1
-        rows = self.shards.order.take(self.places.transpose(steps_first)[: len(steps)])
+        assert self.positions is not None
+        steps_first = self.positions.ndim - 2, *range(self.positions.ndim - 2), -1
+        rows = self.shards.order.take(self.positions.transpose(steps_first)[: len(steps)])
         lengths, row_weights = self.shards.lengths, self.shards.row_weights
         all_labels = self.shards.labels.take(rows)
-        for own, features, labels in zip(rows, self._features(rows), all_labels, strict=True):
-            yield Batch(features, labels, self.weights, _taken(lengths, own), _taken(row_weights, own))
+        for step, features, labels in zip(rows, self._features(rows), all_labels, strict=True):
+            yield Batch(features, labels, self.weights, _taken(lengths, step), _taken(row_weights, step))
 
     def _features(self, rows: Index) -> Iterable[Array]:
         """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache; `Deferred`
@@ -184,7 +185,7 @@ class Batches:
         assert self.shards is not None
         features = self.shards.features
         if isinstance(features, np.ndarray):
-            return (features.take(own, axis=0) for own in rows)
+            return (features.take(step, axis=0) for step in rows)
         in_a_step = math.prod(rows.shape[1:]) * features.shape[1]
         together = max(1, _TOGETHER // max(1, in_a_step))
         groups = (rows[first : first + together] for first in range(0, len(rows), together))
@@ -241,7 +242,7 @@ class LocalSchedule:
     def workload(self, size: int) -> Workload:
         """The workload of a client with `size` rows."""
         rows = min(self.batch_size or size, size)
-        return Workload(self._number(size), rows, size // rows, min(self.group or size, size))
+        return Workload(self._client_steps(size), rows, size // rows, min(self.group or size, size))
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """The workloads of clients with these numbers of rows, in the same order."""
@@ -256,7 +257,7 @@ class LocalSchedule:
         )
 
     @cache  # noqa: B019  schedules are few
-    def _number(self, size: int) -> int:
+    def _client_steps(self, size: int) -> int:
         """`steps` of one client."""
         return int(self.steps(np.array(size)))
 
@@ -265,10 +266,10 @@ class LocalSchedule:
         round_ = round_ if self.fresh else 1
         if isinstance(clients, int) and self.batch_size:
             start, size = shards.span(clients)
-            number = self._number(size)
-            order = self._orders([int(seed)], [clients], round_, size, number)[0]
+            steps = self._client_steps(size)
+            order = self._orders([int(seed)], [clients], round_, size, steps)[0]
             order += start
-            return Batches(np.array(number), shards, order)
+            return Batches(np.array(steps), shards, order)
         clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
         if self.batch_size == 0:
@@ -277,10 +278,10 @@ class LocalSchedule:
         if sizes.min() < sizes.max():
             return self._uneven(shards, seeds, clients, round_, starts, sizes)
         size = int(sizes.flat[0])
-        order = self._orders(seeds, _flat(clients), round_, size, self._number(size))
+        order = self._orders(seeds, _flat(clients), round_, size, self._client_steps(size))
         order = order.reshape(clients.shape + order.shape[1:])
         order += starts[..., None, None]
-        return Batches(np.full(clients.shape, self._number(size)), shards, order)
+        return Batches(np.full(clients.shape, self._client_steps(size)), shards, order)
 
     def _uneven(
         self, shards: Shards, seeds: list[int], clients: Index, round_: int, starts: Index, sizes: Index
@@ -288,13 +289,13 @@ class LocalSchedule:
         """The batches of clients that differ in their numbers of rows."""
         steps = self.steps(sizes)
         addresses = zip(seeds, *map(_flat, (clients, starts, sizes, steps)), strict=True)
-        orders = [start + self._orders([s], [i], round_, *own)[0] for s, i, start, *own in addresses]
+        orders = [start + self._orders([s], [i], round_, m, t)[0] for s, i, start, m, t in addresses]
         if all(order.shape == orders[0].shape for order in orders):
             return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
         return _ragged(shards, orders, steps)
 
     def _orders(self, seeds: list[int], clients: list[int], round_: int, size: int, steps: int) -> Index:
-        """Places (clients, steps, b) among a client's `size` rows, from as many shuffled epochs as the steps need."""
+        """Positions (clients, steps, b) among a client's `size` rows, from as many shuffled epochs as steps need."""
         b = min(self.batch_size, size)
         per_epoch = size // b
         epochs = -(-steps // per_epoch)
@@ -303,7 +304,7 @@ class LocalSchedule:
 
 
 def _taken(numbers: Array | None, rows: Index) -> Array | None:
-    """The numbers (...) of the rows with these places (...), None for None."""
+    """The numbers (...) of these rows (...), None for None."""
     return None if numbers is None else numbers.take(rows)
 
 
@@ -313,10 +314,10 @@ def _flat(each: Index) -> list[int]:
 
 def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
     """All rows of every client, (..., max size) per client; shorter clients are padded with rows of weight 0."""
-    place = np.arange(sizes.max())
-    there = place < sizes[..., None]
-    weights = None if there.all() else _shares(shards, there, sizes[..., None])
-    return shards.take(starts[..., None] + np.where(there, place, 0), weights)
+    position = np.arange(sizes.max())
+    used = position < sizes[..., None]
+    weights = None if used.all() else _shares(shards, used, sizes[..., None])
+    return shards.take(starts[..., None] + np.where(used, position, 0), weights)
 
 
 def _shares(shards: Shards, there: Mask, sizes: Index) -> Array:
@@ -327,10 +328,13 @@ def _shares(shards: Shards, there: Mask, sizes: Index) -> Array:
 def _ragged(shards: Shards, orders: list[Index], steps: Index) -> Batches:
     """The orders (steps_i, b_i) in one array (..., T, b), padded with rows of weight 0 and with unused steps."""
     sizes = np.array([order.shape[1] for order in orders])
-    places = np.zeros((len(orders), int(steps.max()), int(sizes.max())), dtype=np.int64)
-    for stacked, order in zip(places, orders, strict=True):
+    positions = np.zeros((len(orders), int(steps.max()), int(sizes.max())), dtype=np.int64)
+    for stacked, order in zip(positions, orders, strict=True):
         stacked[: order.shape[0], : order.shape[1]] = order
-    weights = _shares(shards, np.arange(places.shape[-1]) < sizes[:, None], sizes[:, None])
+    weights = _shares(shards, np.arange(positions.shape[-1]) < sizes[:, None], sizes[:, None])
     return Batches(
-        steps, shards, places.reshape(steps.shape + places.shape[1:]), weights.reshape(steps.shape + (-1,))
+        steps,
+        shards,
+        positions.reshape(steps.shape + positions.shape[1:]),
+        weights.reshape(steps.shape + (-1,)),
     )

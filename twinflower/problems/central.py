@@ -63,14 +63,14 @@ def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:
         weights = weights * np.minimum(1.0, f.clip_norm / np.linalg.norm(rows.features, axis=1))
     l1 = np.full(2 * d, h.weight if isinstance(h, L1) else 0.0)
     one = diags_array(np.ones(count))
-    found = linprog(
+    solution = linprog(
         np.concatenate([l1, weights, weights]),
         A_eq=hstack([rows.features, -rows.features, one, -one]).tocsc(),
         b_eq=rows.labels,
     )
-    if not found.success:
-        raise SettingError(f"reference: the linear programme has no solution ({found.message})")
-    return found.x[:d] - found.x[d : 2 * d]  # type: ignore[no-any-return]
+    if not solution.success:
+        raise SettingError(f"reference: the linear programme has no solution ({solution.message})")
+    return solution.x[:d] - solution.x[d : 2 * d]  # type: ignore[no-any-return]
 
 
 def _step(f: Model, h: Regulariser, rows: Batch, y: Array, step: float) -> tuple[Array, float]:

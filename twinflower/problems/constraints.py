@@ -31,27 +31,27 @@ _GROUP = re.compile(r"\s*(cost|none|class\s+([0-9]+)|feature\s+([0-9]+))\s*")
 
 @dataclass(frozen=True)
 class Group:
-    """A group of rows; kind is "cost" (all rows), "class", "feature" or "none", and number selects which."""
+    """A group of rows; kind is "cost" (all rows), "class", "feature" or "none", and index selects which."""
 
     kind: str
-    number: int
+    index: int
 
     @property
     def name(self) -> str:
         """The group as the user writes it, such as "class 3"."""
-        return f"{self.kind} {self.number}" if self.kind in ("class", "feature") else self.kind
+        return f"{self.kind} {self.index}" if self.kind in ("class", "feature") else self.kind
 
     def members(self, rows: Batch) -> Mask:
         """Whether each row is in the group, (..., b); SettingError if the rows lack the feature."""
         if self.kind == "class":
-            return np.asarray(rows.labels == self.number)
+            return np.asarray(rows.labels == self.index)
         if self.kind == "feature":
             width = rows.features.shape[-1]
-            if not self.number < width:
+            if not self.index < width:
                 raise SettingError(
-                    f"groups of rows: feature {self.number} must be below {width}, the rows' width"
+                    f"groups of rows: feature {self.index} must be below {width}, the rows' width"
                 )
-            return rows.features[..., self.number] > 0  # type: ignore[no-any-return]
+            return rows.features[..., self.index] > 0  # type: ignore[no-any-return]
         return np.full(np.shape(rows.labels), self.kind == "cost")
 
     def mean_loss(self, losses: Array, rows: Batch) -> float:
@@ -77,13 +77,13 @@ class Constraint(Group):
 
 def parse_group(text: str, key: str) -> Group:
     """Parse a group such as "class 3", or "none"; SettingError, naming the setting `key`, if malformed."""
-    found = _GROUP.fullmatch(text)
-    if found is None:
+    match = _GROUP.fullmatch(text)
+    if match is None:
         raise SettingError(
             f"{key} must be cost (all rows), class C, feature J or none (no rows); got '{text}'"
         )
-    assert found is not None
-    return Group(found[1].split()[0], int(found[2] or found[3] or 0))
+    assert match is not None
+    return Group(match[1].split()[0], int(match[2] or match[3] or 0))
 
 
 def parse_constraints(text: str) -> tuple[Constraint, ...]:
@@ -92,18 +92,18 @@ def parse_constraints(text: str) -> tuple[Constraint, ...]:
 
 
 def _parse(part: str) -> Constraint:
-    found = _FORM.fullmatch(part)
-    if found is None:
+    match = _FORM.fullmatch(part)
+    if match is None:
         raise SettingError(
             f"constraints must be like 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'; got '{part.strip()}'"
         )
-    assert found is not None
-    limit = _number(found[4])
+    assert match is not None
+    limit = _number(match[4])
     if not (limit > 0 and moderate(limit)):
         raise SettingError(
             f"a bound on the loss must be a number from {SMALLEST:g} to {LARGEST:g}; got '{part.strip()}'"
         )
-    return Constraint(found[1].split()[0], int(found[2] or found[3] or 0), limit)
+    return Constraint(match[1].split()[0], int(match[2] or match[3] or 0), limit)
 
 
 def _number(text: str) -> float:
@@ -125,8 +125,8 @@ def groups_of_a_record(constraints: Sequence[Constraint]) -> tuple[int, int, int
     A record can be in all cost and feature groups at once, but only in the groups of one class. The three numbers
     therefore determine how many groups one record, or its replacement, can affect.
     """
-    classes = [c.number for c in constraints if c.kind == "class"]
-    most = sorted((classes.count(number) for number in set(classes)), reverse=True)
+    classes = [c.index for c in constraints if c.kind == "class"]
+    most = sorted((classes.count(index) for index in set(classes)), reverse=True)
     first, second, *_ = *most, 0, 0
     return len(constraints) - len(classes), first, second
 
@@ -146,7 +146,7 @@ def read_penalties(text: str) -> list[float]:
 
 def check_classes(groups: Sequence[Group], objective: Any) -> None:
     """SettingError for a class that no row can have: its bound would always be satisfied."""
-    highest = max((group.number for group in groups if group.kind == "class"), default=-1)
+    highest = max((group.index for group in groups if group.kind == "class"), default=-1)
     if not isinstance(objective, LinearModel | Network) or highest < 0:
         return
     classes = max(2, objective.outputs) if objective.loss.classifies else 0

@@ -272,11 +272,11 @@ def concordance_of(risk: Array, rows: Batch) -> Array:
     compared."""
     times, events = unsigned(np.broadcast_to(rows.labels, risk.shape))
     kept = np.broadcast_to(True if rows.weights is None else rows.weights > 0, risk.shape)
-    found = np.empty(risk.shape[:-1])
-    for place in np.ndindex(found.shape):
-        own = kept[place]
-        found[place] = concordance(risk[place][own], times[place][own], events[place][own]).share
-    return found
+    shares = np.empty(risk.shape[:-1])
+    for index in np.ndindex(shares.shape):
+        used = kept[index]
+        shares[index] = concordance(risk[index][used], times[index][used], events[index][used]).share
+    return shares
 
 
 # ------------------------------------------------------------------------------------------- settings
@@ -285,18 +285,16 @@ def concordance_of(risk: Array, rows: Batch) -> Array:
 def interval_ends(text: str) -> list[float] | None:
     """The ends that a text such as "365, 730, 1460" or "12 x 30.5" gives; None for any other text."""
     try:
-        number, times, length = text.partition(" x ")
-        found = (
-            _equal(whole(number), decimal(length)) if times else [decimal(word) for word in text.split(",")]
-        )
+        count, times, length = text.partition(" x ")
+        ends = _equal(whole(count), decimal(length)) if times else [decimal(word) for word in text.split(",")]
     except ValueError:
         return None
-    fine = 0 < len(found) <= MOST_INTERVALS and found[-1] <= LARGEST
-    return found if fine and all(a < b for a, b in zip([0.0, *found], found, strict=False)) else None
+    fine = 0 < len(ends) <= MOST_INTERVALS and ends[-1] <= LARGEST
+    return ends if fine and all(a < b for a, b in zip([0.0, *ends], ends, strict=False)) else None
 
 
-def _equal(number: int, length: float) -> list[float]:
-    return [length * (place + 1) for place in range(min(number, MOST_INTERVALS + 1))]
+def _equal(count: int, length: float) -> list[float]:
+    return [length * (i + 1) for i in range(min(count, MOST_INTERVALS + 1))]
 
 
 INTERVALS = Rule(

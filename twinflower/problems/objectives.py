@@ -340,10 +340,10 @@ class Penalties:
 def _weights(text: str) -> list[float] | None:
     """The comma-separated numbers in a text; None unless all are from 1e-6 to 1e6."""
     try:
-        found = [decimal(word) for word in text.split(",")]
+        weights = [decimal(word) for word in text.split(",")]
     except ValueError:
         return None
-    return found if all(1e-6 <= weight <= 1e6 for weight in found) else None
+    return weights if all(1e-6 <= weight <= 1e6 for weight in weights) else None
 
 
 @dataclass(frozen=True)

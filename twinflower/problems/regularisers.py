@@ -271,8 +271,8 @@ class OnPart:
     def prox(self, u: Array, step: Any) -> Array:
         """inner.prox of the entries in `spans`; all other entries equal those of u. step: a number, or, if inner is
         `Separable`, one for each entry of u."""
-        own: Any = self.part(np.broadcast_to(step, u.shape)) if np.ndim(step) else step
-        return self.filled(u.copy(), self.inner.prox(self.part(u), own))
+        steps: Any = self.part(np.broadcast_to(step, u.shape)) if np.ndim(step) else step
+        return self.filled(u.copy(), self.inner.prox(self.part(u), steps))
 
     def part(self, x: Array) -> Array:
         """The entries of x in `spans`, (..., n)."""
@@ -308,8 +308,8 @@ class SeparableOnPart(FiniteOnPart, Separable):  # type: ignore[misc]
 
 def on_part(regulariser: Regulariser, parts: Iterable[Part]) -> OnPart:
     """The regulariser applied only to these parameters of a model (`NamedModel.parts`)."""
-    places = tuple(part.span for part in parts)
+    spans = tuple(part.span for part in parts)
     if isinstance(regulariser, Subdifferentiable):
         kind = SeparableOnPart if isinstance(regulariser, Separable) else FiniteOnPart
-        return kind(regulariser, places)
-    return OnPart(regulariser, places)
+        return kind(regulariser, spans)
+    return OnPart(regulariser, spans)

@@ -37,7 +37,7 @@ NOT_SEPARABLE = (
 
 
 class _Sorted(NamedTuple):
-    """Rows (..., b) by ascending time. order: the places of the rows. events: as 0 or 1. first, last: the ends of the
+    """Rows (..., b) by ascending time. order: the indices of the rows. events: as 0 or 1. first, last: the ends of the
     rows with the same time."""
 
     order: Index
@@ -49,7 +49,7 @@ class _Sorted(NamedTuple):
     def of(cls, labels: Labels) -> "_Sorted":
         unsorted, happened = unsigned(labels)
         order = np.argsort(unsorted, axis=-1, kind="stable")
-        times, events = (np.take_along_axis(own, order, -1) for own in (unsorted, happened))
+        times, events = (np.take_along_axis(values, order, -1) for values in (unsorted, happened))
         every, most = np.arange(times.shape[-1]), times.shape[-1] - 1
         begins = np.ones(times.shape, dtype=bool)
         begins[..., 1:] = times[..., 1:] != times[..., :-1]
@@ -64,9 +64,9 @@ class _Sorted(NamedTuple):
 
     def unsort(self, values: Array) -> Array:
         """Inverse of `sort`."""
-        found = np.empty_like(values)
-        np.put_along_axis(found, self.order, values, -1)
-        return found
+        unsorted = np.empty_like(values)
+        np.put_along_axis(unsorted, self.order, values, -1)
+        return unsorted
 
     def later(self, values: Array) -> Array:
         """Sums over the rows with the same time or a later one."""
@@ -99,17 +99,19 @@ class _Terms(NamedTuple):
     def of(cls, scores: Array, labels: Labels, ties: str) -> tuple["_Terms", Array]:
         """The terms, and the logarithms (..., 1) of the factors of the rates."""
         rows = _Sorted.of(np.broadcast_to(labels, scores.shape))
-        own = rows.sort(scores.astype(np.float64))
-        highest = own.max(-1, keepdims=True)
-        rates, events = np.exp(own - highest), rows.events
+        ordered = rows.sort(scores.astype(np.float64))
+        highest = ordered.max(-1, keepdims=True)
+        rates, events = np.exp(ordered - highest), rows.events
         shares = np.zeros_like(rates)
         if ties == "efron":
             rank = np.cumsum(events, axis=-1) - np.take_along_axis(
                 np.cumsum(events, axis=-1) - events, rows.first, -1
             )
             shares = events * (rank - 1) / np.maximum(rows.tied(events), 1)
-        found = rows.later(rates) - shares * rows.tied(events * rates)
-        return cls(rows, rates, shares, np.where(events > 0, np.maximum(found, _SMALLEST), 1.0)), highest
+        denominators = rows.later(rates) - shares * rows.tied(events * rates)
+        return cls(
+            rows, rates, shares, np.where(events > 0, np.maximum(denominators, _SMALLEST), 1.0)
+        ), highest
 
     def weights(self) -> Array:
         """By how much exp(s) of every row enters the derivatives, the sum of its shares in all denominators."""
@@ -138,14 +140,14 @@ class PartialLikelihood:
     def values(self, scores: Array, labels: Labels) -> Array:
         """The term of every event, (..., b), 0 for the censored."""
         terms, highest = _Terms.of(scores[..., 0], labels, self.ties)
-        own = terms.rows.sort(scores[..., 0])
-        return terms.rows.unsort(terms.rows.events * (np.log(terms.denominators) + highest - own))
+        ordered = terms.rows.sort(scores[..., 0])
+        return terms.rows.unsort(terms.rows.events * (np.log(terms.denominators) + highest - ordered))
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         """The derivatives (..., b, 1) of the sum of `values` by the scores."""
         terms, _ = _Terms.of(scores[..., 0], labels, self.ties)
-        found = terms.rows.unsort(terms.weights() - terms.rows.events)
-        return found[..., None].astype(scores.dtype, copy=False)
+        slopes = terms.rows.unsort(terms.weights() - terms.rows.events)
+        return slopes[..., None].astype(scores.dtype, copy=False)
 
     def predict(self, scores: Array) -> Array:
         """The logarithms of the hazard ratios (..., b) against a row of zeros."""
@@ -190,7 +192,7 @@ class StratifiedCox(LinearModel):
             )
             return centre / terms.denominators
 
-        centres = np.stack([means(own) for own in a.T], axis=1)
+        centres = np.stack([means(column) for column in a.T], axis=1)
         return (a.T * terms.weights()) @ a - (centres.T * events) @ centres
 
     def outer(self, slopes: Array, features: Array) -> Array:

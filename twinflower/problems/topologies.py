@@ -275,17 +275,17 @@ def _read(path: Path) -> Any:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"topology: {path} cannot be read as an edge list ({cause(error)})") from None
-    words = ((number, line.split("#")[0].split()) for number, line in enumerate(lines, 1))
-    return _nx().Graph([_edge(path, number, found) for number, found in words if found])
+    numbered = ((i, line.split("#")[0].split()) for i, line in enumerate(lines, 1))
+    return _nx().Graph([_edge(path, i, words) for i, words in numbered if words])
 
 
-def _edge(path: Path, number: int, words: Sequence[str]) -> tuple[int, int]:
+def _edge(path: Path, line_number: int, words: Sequence[str]) -> tuple[int, int]:
     try:
         i, j = map(whole, words[:2])
         return i, j
     except ValueError:
         raise SettingError(
-            f"topology: {path} cannot be read as an edge list, 'i j' per line (line {number} is "
+            f"topology: {path} cannot be read as an edge list, 'i j' per line (line {line_number} is "
             f"'{shorten(' '.join(words), 40)}')"
         ) from None
 
@@ -315,8 +315,8 @@ def sums(matrix: "sparse.csr_array | Array", x: Array) -> Array:
     if x.ndim == 2 or isinstance(matrix, np.ndarray):
         return (matrix @ x).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
     flat = np.moveaxis(x, -2, 0)
-    found = (matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape)
-    return np.moveaxis(found, 0, -2).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
+    mixed = (matrix @ flat.reshape(len(flat), -1)).reshape(flat.shape)
+    return np.moveaxis(mixed, 0, -2).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def connected(neighbours: Neighbours, alive: Mask) -> bool:
@@ -341,5 +341,5 @@ def spectrum(neighbours: Neighbours) -> Spectrum:
 def drawing(neighbours: Neighbours, seed: int = 0) -> Array:
     """Positions (N, 2) of the nodes in a drawing, by a spring layout."""
     graph = _nx().from_numpy_array(adjacency(neighbours).toarray())
-    places = _nx().spring_layout(graph, seed=seed)
-    return np.array([places[node] for node in range(len(neighbours))])
+    positions = _nx().spring_layout(graph, seed=seed)
+    return np.array([positions[node] for node in range(len(neighbours))])

@@ -37,11 +37,11 @@ class Batched:
     def by_row(self, function: OfClient, x: Array, rows: Batch) -> Array:
         """The values of `function`, one for each row, (..., b)."""
         work = self._work(x, rows)
-        found = np.empty((work.clients, work.rows))
+        values = np.empty((work.clients, work.rows))
         with computing(self.probe.threads), torch.no_grad():
-            for clients, place, part in work.parts(*self._sizes(work, False)):
-                found[clients, place] = over_clients(function, work.dims)(*part).cpu()
-        return found.reshape(work.lead + (work.rows,))
+            for clients, rows_, part in work.parts(*self._sizes(work, False)):
+                values[clients, rows_] = over_clients(function, work.dims)(*part).cpu()
+        return values.reshape(work.lead + (work.rows,))
 
     def mean_grad(self, x: Array, rows: Batch) -> Array:
         """The weighted mean of the rows' gradients, (..., d), each clipped to clip_norm if that is above 0."""

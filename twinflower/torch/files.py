@@ -35,10 +35,11 @@ def load_objective(name: str, num_classes: int, **penalised: Any) -> ModuleObjec
     objective = (
         made if isinstance(made, ModuleObjective) else _plain(made, num_classes, f"{path}: {factory}()")
     )
-    own = [key for key in penalised if getattr(objective, key) != getattr(ModuleObjective, key)]
-    if own:
+    overridden = [key for key in penalised if getattr(objective, key) != getattr(ModuleObjective, key)]
+    if overridden:
+        keys = ", ".join(overridden)
         raise SettingError(
-            f"{path}: {', '.join(own)} must be left to the run's settings; set {', '.join(own).replace('_', '-')} there"
+            f"{path}: {keys} must be left to the run's settings; set {keys.replace('_', '-')} there"
         )
     return replace(objective, factory=make, **penalised)
 

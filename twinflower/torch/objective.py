@@ -103,9 +103,9 @@ class ModuleObjective(Penalised):
     def start(self, draw: np.random.Generator | None = None) -> Array:
         """The starting point (d,): the module's parameters, or with a factory those of a new module seeded by draw."""
         if self.factory is None or draw is None:
-            return to_point(self.parameters.own())
+            return to_point(self.parameters.current())
         made = seeded(self.factory, int(draw.integers(2**63)))
-        return to_point(Parameters(made.module if isinstance(made, ModuleObjective) else made).own())
+        return to_point(Parameters(made.module if isinstance(made, ModuleObjective) else made).current())
 
     def bounds(self, row_norm: float) -> Bounds:
         """Public bounds from clip_norm; the curvature has no known bound. SettingError unless rows are clipped."""

@@ -38,7 +38,7 @@ class Parameters:
         parts = flat.split(self.sizes)
         return {n: part.view(s) for n, part, s in zip(self.names, parts, self.shapes, strict=True)}
 
-    def own(self) -> Tensor:
+    def current(self) -> Tensor:
         """The module's current parameters as a flat vector (d,)."""
         return torch.cat([tensor.detach().reshape(-1) for tensor in self.module.parameters()])
 
@@ -47,17 +47,17 @@ class Parameters:
 
         Patterns work as for file names (fnmatch). Raises SettingError for a pattern without a match.
         """
-        found: dict[str, Span] = {}
+        spans: dict[str, Span] = {}
         for pattern in map(str.strip, patterns.split(",")):
             hits = {name: span for name, span in self.spans.items() if fnmatchcase(name, pattern)}
             if not hits:
                 raise SettingError(f"no parameter is called '{pattern}'; there are {', '.join(self.names)}")
-            found |= hits
-        return dict(sorted(found.items(), key=lambda item: item[1]))
+            spans |= hits
+        return dict(sorted(spans.items(), key=lambda item: item[1]))
 
     def state_dict(self, x: Array) -> dict[str, Tensor]:
         """The module's state_dict with its parameters set to x (d,); the module itself does not change."""
-        flat = torch.as_tensor(x).to(self.own())
+        flat = torch.as_tensor(x).to(self.current())
         values = self.named(flat)
         tied = {id(tensor): name for name, tensor in self.module.named_parameters()}
         alias = {n: tied[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False)}

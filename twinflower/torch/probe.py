@@ -39,7 +39,7 @@ class Probe:
         return self._checked[kind]
 
     def _try(self, width: int, whole_rows: bool, whole_labels: bool) -> Tensor:
-        features, point = self._made_up(width, whole_rows), self.functions.parameters.own()
+        features, point = self._made_up(width, whole_rows), self.functions.parameters.current()
         label = torch.zeros((), dtype=torch.int64 if whole_labels else point.dtype, device=point.device)
         with torch.no_grad():
             output = self._check_forward(features, width)
@@ -74,7 +74,7 @@ class Probe:
         )
 
     def _check_forward(self, features: Tensor, width: int) -> Tensor:
-        point = self.functions.parameters.own()
+        point = self.functions.parameters.current()
         with in_one_sentence(
             f"the module cannot take rows of {width} numbers: set row_shape, or leave out the bias column (bias = "
             "false)"

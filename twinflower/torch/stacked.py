@@ -41,12 +41,12 @@ class Work(NamedTuple):
         for first in range(0, self.clients, clients):
             for row in range(0, self.rows, rows):
                 where = slice(first, first + clients), slice(row, row + rows)
-                yield *where, [self._cut(place, *where) for place in range(4)]
+                yield *where, [self._cut(index, *where) for index in range(4)]
 
-    def _cut(self, place: int, clients: slice, rows: slice) -> Tensor:
-        tensor, dim = self.tensors[place], self.dims[place]
+    def _cut(self, index: int, clients: slice, rows: slice) -> Tensor:
+        tensor, dim = self.tensors[index], self.dims[index]
         tensor = tensor if dim is None else tensor[clients]
-        if place == 0:
+        if index == 0:
             return tensor
         return tensor[rows] if dim is None else tensor[:, rows]
 
