@@ -339,7 +339,7 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     def predict(self, X: Any) -> NDArray[Any]:
         """The predicted classes (rows,)."""
         rows = self._rows(X)
-        return self.classes_[self.model_.places(rows)]  # type: ignore[no-any-return]
+        return self.classes_[self.model_.class_indices(rows)]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:
         """The predicted probabilities (rows, classes)."""

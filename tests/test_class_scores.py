@@ -100,8 +100,8 @@ def test_a_hundred_bins_give_the_areas_to_a_hundredth(classes, strength):
 def test_bins_that_separate_all_scores_give_the_exact_areas():
     scores, labels = drawn(40, 5, 3)
     bins = ClassBins(1000, classes=3).around(one_against_rest(scores))
-    places = bins.places(one_against_rest(scores))
-    alone = np.all([[(own == own[row]).sum() == 1 for own in places.T] for row in range(40)], axis=1)
+    cells = bins.bins_of(one_against_rest(scores))
+    alone = np.all([[(own == own[row]).sum() == 1 for own in cells.T] for row in range(40)], axis=1)
     assert alone.sum() > 30
     scores, labels = scores[alone], labels[alone]
     odds = one_against_rest(scores)

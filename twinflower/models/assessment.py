@@ -86,19 +86,19 @@ def _of_survival(
     if not all(time > 0 for time in at):
         raise SettingError(f"times must be above 0; got {', '.join(f'{t:g}' for t in at)}")
     index = Measure(f"concordance index{where}", concordance(risks, times, events).share)
-    found = areas(risks, at, times, events)
-    own = [
-        _named(f"area under the ROC curve at {t:g}{where}", area) for t, area in zip(at, found, strict=True)
+    shares = areas(risks, at, times, events)
+    named = [
+        _named(f"area under the ROC curve at {t:g}{where}", area) for t, area in zip(at, shares, strict=True)
     ]
-    measures = [Measure("rows", len(labels)), Measure("events", events.sum()), index, *brier, *own]
-    remarks = [_without(t, times, events) for t, area in zip(at, found, strict=True) if np.isnan(area.value)]
+    measures = [Measure("rows", len(labels)), Measure("events", events.sum()), index, *brier, *named]
+    remarks = [_without(t, times, events) for t, area in zip(at, shares, strict=True) if np.isnan(area.value)]
     return Assessment(measures, remarks=remarks)
 
 
 def _some(times: Array) -> list[float]:
     """Up to `_MOST_TIMES` of the times, the last one included."""
-    places = np.linspace(0, len(times), min(_MOST_TIMES, len(times)) + 1).round().astype(int)[1:] - 1
-    return times[places].tolist()  # type: ignore[no-any-return]
+    indices = np.linspace(0, len(times), min(_MOST_TIMES, len(times)) + 1).round().astype(int)[1:] - 1
+    return times[indices].tolist()  # type: ignore[no-any-return]
 
 
 def _without(time: float, times: Array, events: Mask) -> str:
@@ -122,27 +122,27 @@ def _of_classes(model: TrainedClassifier, scores: Array, predicted: Labels, labe
         return _of_many(model, scores, labels, Assessment(measures, confusion))
     odds = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
     table = Bins(_BINS).around(odds).table(odds, labels)
-    own = [_named("area under the ROC curve", ranked(odds, labels)), Measure("Brier score", table.brier)]
-    return Assessment([*measures, *own], confusion, table)
+    further = [_named("area under the ROC curve", ranked(odds, labels)), Measure("Brier score", table.brier)]
+    return Assessment([*measures, *further], confusion, table)
 
 
-def _of_many(model: TrainedClassifier, scores: Array, labels: Labels, found: Assessment) -> Assessment:
+def _of_many(model: TrainedClassifier, scores: Array, labels: Labels, overall: Assessment) -> Assessment:
     """What is found of a classifier, with the area of every class, their mean and the Brier score."""
     odds = one_against_rest(scores)
     table = ClassBins(_BINS, classes=len(model.classes)).around(odds).table(odds, labels)
-    own = [ranked(odds[:, k], labels == k) for k in range(len(model.classes))]
+    shares = [ranked(odds[:, k], labels == k) for k in range(len(model.classes))]
     names = [f"area under the ROC curve, {name} against the rest" for name in model.classes]
     measures = [
-        *found.measures, *map(_named, names, own), _named("mean area under the ROC curve", mean_share(own)),
+        *overall.measures, *map(_named, names, shares), _named("mean area under the ROC curve", mean_share(shares)),
         Measure("Brier score", table.brier),
     ]  # fmt: skip
     remarks = [
         f"There is no area under the ROC curve of {name}: no row, or every row, is of it."
-        for name, area in zip(model.classes, own, strict=True)
+        for name, area in zip(model.classes, shares, strict=True)
         if np.isnan(area.value)
     ]
-    return Assessment(measures, found.confusion, classes=table, remarks=remarks)
+    return Assessment(measures, overall.confusion, classes=table, remarks=remarks)
 
 
-def _named(name: str, own: Share) -> Measure:
-    return Measure(name, *own)
+def _named(name: str, share: Share) -> Measure:
+    return Measure(name, *share)

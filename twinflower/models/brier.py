@@ -28,17 +28,17 @@ def brier(survival: Array, at: Array, times: Array, events: Mask) -> Array:
 def integrated_brier(survival: Array, at: Array, times: Array, events: Mask) -> float:
     """The mean of `brier` over the time between the first and the last of the times at which it is known, by
     trapezoids; NaN without one."""
-    found = brier(survival, at, times, events)
-    known = ~np.isnan(found)
+    scores = brier(survival, at, times, events)
+    known = ~np.isnan(scores)
     if known.sum() < 2:
-        return float(found[known][0]) if known.any() else np.nan
-    return float(np.trapezoid(found[known], at[known]) / np.ptp(at[known]))
+        return float(scores[known][0]) if known.any() else np.nan
+    return float(np.trapezoid(scores[known], at[known]) / np.ptp(at[known]))
 
 
 def _uncensored(times: Array, events: Mask) -> tuple[Array, Array]:
     """The distinct times, and the probabilities of not having been censored until then and at them."""
-    jumps, place = np.unique(times, return_inverse=True)
-    all_, had = np.bincount(place), np.bincount(place, events)
+    jumps, index = np.unique(times, return_inverse=True)
+    all_, had = np.bincount(index), np.bincount(index, events)
     at_risk = np.cumsum(all_[::-1])[::-1] - had
     shares = np.divide(all_ - had, at_risk, out=np.zeros(len(jumps)), where=at_risk > 0)
     return jumps, np.cumprod(1 - shares)

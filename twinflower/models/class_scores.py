@@ -60,22 +60,22 @@ class ClassBins(ScoreBins):
     def counts(self, odds: Array, labels: Labels) -> Array:
         """The numbers of rows (classes, 2, number) that are of another class and of the class, by bin of their log odds
         (b, classes); a row is in one cell for each class."""
-        return np.stack([self._one.counts(own, labels == k) for k, own in enumerate(odds.T)])
+        return np.stack([self._one.counts(class_odds, labels == k) for k, class_odds in enumerate(odds.T)])
 
     def table(self, odds: Array, labels: Labels) -> "ClassTable":
         """The table of rows with these log odds (b, classes) and labels (b,)."""
-        tables = [self._one.table(own, labels == k) for k, own in enumerate(odds.T)]
-        return ClassTable(np.stack([own.cells for own in tables]), self.edges)
+        tables = [self._one.table(class_odds, labels == k) for k, class_odds in enumerate(odds.T)]
+        return ClassTable(np.stack([table.cells for table in tables]), self.edges)
 
     def noisy(self, counts: Array, sigma: float) -> "ClassTable":
         """The table of noisy counts (classes, 2, number)."""
-        cells = [self._one.noisy(own, sigma).cells for own in counts]
+        cells = [self._one.noisy(class_counts, sigma).cells for class_counts in counts]
         return ClassTable(np.stack(cells), self.edges, sigma)
 
     def exact(self, cells: Array, rows: int) -> "ClassTable | None":
         """See `ScoreBins.exact`."""
         table = ClassTable(cells, self.edges)
-        fits = all(own.fits(rows) for own in table.classes) and cells[:, 1].sum() == rows
+        fits = all(table.fits(rows) for table in table.classes) and cells[:, 1].sum() == rows
         return table if fits else None
 
 
@@ -98,7 +98,7 @@ class ClassTable(NamedTuple):
     @property
     def classes(self) -> list[ScoreTable]:
         """The table of each class against the others."""
-        return [ScoreTable(own, self.edges, self.sigma) for own in self.cells]
+        return [ScoreTable(cells, self.edges, self.sigma) for cells in self.cells]
 
     @property
     def rows(self) -> float:
@@ -108,7 +108,7 @@ class ClassTable(NamedTuple):
     @property
     def auc(self) -> Share:
         """The mean of the areas of the classes (`intervals.mean_share`), NaN if one of them has none."""
-        return mean_share([own.auc for own in self.classes])
+        return mean_share([table.auc for table in self.classes])
 
     @property
     def brier(self) -> float:

@@ -83,13 +83,13 @@ def table(
     weights (features,), with one more for the column of ones if there is one, give the score. SettingError if rows were
     divided by their own norms.
     """
-    own = weights.astype(np.float64) * _common(inputs)
-    intercept = float(own[-1]) if inputs.bias else 0.0
-    found = _terms(inputs, own[: inputs.num_features], intercept)
-    ratios = np.exp([term.estimate for term in found]) if effect else np.full(len(found), np.nan)
+    scaled = weights.astype(np.float64) * _common(inputs)
+    intercept = float(scaled[-1]) if inputs.bias else 0.0
+    terms = _terms(inputs, scaled[: inputs.num_features], intercept)
+    ratios = np.exp([term.estimate for term in terms]) if effect else np.full(len(terms), np.nan)
     return [
         Coefficient(outcome, against, *term, effect, float(ratio))
-        for term, ratio in zip(found, ratios, strict=True)
+        for term, ratio in zip(terms, ratios, strict=True)
     ]
 
 
@@ -117,30 +117,30 @@ def _common(inputs: Inputs) -> float:
 def _terms(inputs: Inputs, weights: Array, intercept: float) -> list[Term]:
     """The terms, the intercept first, given the weights of the features before they are multiplied by a factor."""
     if inputs.schema:
-        shift, found = _by_column(inputs.schema, weights)
+        shift, terms = _by_column(inputs.schema, weights)
     else:
         slopes = weights if inputs.spread is None else weights / inputs.spread
         shift = 0.0 if inputs.centre is None else -float(slopes @ inputs.centre)
-        found = [
+        terms = [
             Term(name, PER_UNIT, "", float(slope), bool(slope))
             for name, slope in zip(inputs.names, slopes, strict=True)
         ]
-    return [Term(INTERCEPT, "", "", intercept + shift, bool(intercept)), *found]
+    return [Term(INTERCEPT, "", "", intercept + shift, bool(intercept)), *terms]
 
 
 def _by_column(schema: Schema, weights: Array) -> tuple[float, list[Term]]:
     """What the columns of a table add to the intercept, and their terms."""
     ends = np.cumsum([len(column.features) for column in schema.columns])[:-1]
-    shift, found = 0.0, list[Term]()
-    for column, own in zip(schema.columns, np.split(weights, ends), strict=True):
+    shift, terms = 0.0, list[Term]()
+    for column, block in zip(schema.columns, np.split(weights, ends), strict=True):
         if isinstance(column, Category):
-            shift += float(own[0])
-            found += _of_category(column, own)
+            shift += float(block[0])
+            terms += _of_category(column, block)
         else:
-            slope, middle = _slope(column, float(own[0]))
+            slope, middle = _slope(column, float(block[0]))
             shift -= slope * middle
-            found += _of_number(column, own, slope, middle)
-    return shift, found
+            terms += _of_number(column, block, slope, middle)
+    return shift, terms
 
 
 def _slope(column: Number, weight: float) -> tuple[float, float]:
@@ -156,10 +156,10 @@ def _of_number(column: Number, weights: Array, slope: float, middle: float) -> I
 
 
 def _of_category(column: Category, weights: Array) -> Iterator[Term]:
-    reference, own = column.categories[0], float(weights[0])
+    reference, base = column.categories[0], float(weights[0])
     for category, weight in zip(column.categories, weights.tolist(), strict=False):
-        yield Term(column.name, category, reference, weight - own, bool(weight))
+        yield Term(column.name, category, reference, weight - base, bool(weight))
     if column.missing != REFUSE:
         weight = float(weights[-1]) if column.missing == INDICATOR else 0.0
-        selected = bool(weight) if column.missing == INDICATOR else bool(own)  # it has no feature of its own
-        yield Term(column.name, MISSING, reference, weight - own, selected)
+        selected = bool(weight) if column.missing == INDICATOR else bool(base)  # it has no feature of its own
+        yield Term(column.name, MISSING, reference, weight - base, selected)

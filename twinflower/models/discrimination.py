@@ -78,8 +78,8 @@ class Bins(ScoreBins):
 
     def _sums(self, weights: Array, odds: Array, labels: Labels) -> Array:
         """The sums of each of the weights (k, b) over the rows of every class and bin, (k, 2, number)."""
-        places = self.places(odds) + self.number * (labels == 1)
-        sums = [np.bincount(places, own, 2 * self.number).astype(np.float64) for own in weights]
+        cells = self.bins_of(odds) + self.number * (labels == 1)
+        sums = [np.bincount(cells, weight, 2 * self.number).astype(np.float64) for weight in weights]
         return np.stack(sums).reshape(len(weights), 2, self.number)
 
 
@@ -178,7 +178,7 @@ class ScoreTable(NamedTuple):
         k = int(np.abs(self.edges - threshold).argmin())
         below, above = k, self.bins - k
         tn, fn, fp, tp = (
-            float(own.sum()) for own in (negatives[:k], positives[:k], negatives[k:], positives[k:])
+            float(counts.sum()) for counts in (negatives[:k], positives[:k], negatives[k:], positives[k:])
         )
         return Point(
             float(self.edges[k]), tp, fp, fn, tn,
@@ -192,7 +192,7 @@ class ScoreTable(NamedTuple):
         return [self._group(a, b) for a, b in pairwise(ends.tolist())]
 
     def _group(self, a: int, b: int) -> Calibration:
-        negatives, positives, predicted, _ = (float(own) for own in self.cells[:, a:b].sum(1))
+        negatives, positives, predicted, _ = (float(total) for total in self.cells[:, a:b].sum(1))
         rows, low, high = negatives + positives, float(self.edges[a]), float(self.edges[b])
         mean = min(max(predicted / rows, low), high) if rows > 0 else math.nan
         return Calibration(low, high, rows, mean, share(positives, negatives, self.sigma, b - a, b - a))
@@ -200,6 +200,6 @@ class ScoreTable(NamedTuple):
 
 def ranked(scores: Array, labels: Labels) -> Share:
     """The exact area under the ROC curve of rows with these scores (b,) and labels 0 or 1 (b,), as in `ScoreTable`."""
-    values, places = np.unique(scores, return_inverse=True)
-    negatives, positives = (np.bincount(places[labels == own], minlength=len(values)) for own in (0, 1))
+    values, ranks = np.unique(scores, return_inverse=True)
+    negatives, positives = (np.bincount(ranks[labels == label], minlength=len(values)) for label in (0, 1))
     return area(negatives.astype(float), positives.astype(float))

@@ -104,9 +104,9 @@ def _errors(objective: Objective, x: Array, rows: Batch) -> Errors:
 def by_site(sites: Mapping[int, Evaluation]) -> dict[int, float]:
     """The score of the model on the held-out rows of every site that has one: accuracy, R^2 or concordance index."""
     return {
-        number: own.correct / own.rows
-        for number, own in sites.items()
-        if own.rows and own.correct == own.correct
+        site: evaluation.correct / evaluation.rows
+        for site, evaluation in sites.items()
+        if evaluation.rows and evaluation.correct == evaluation.correct
     }
 
 
@@ -121,8 +121,8 @@ def error_columns(sites: Sequence[Evaluation]) -> dict[str, float]:
     with np.errstate(invalid="ignore", divide="ignore"):
         spread = squares - labels**2 / rows
         r2 = 1 - squared / spread if spread > _ROUNDING * squares else np.nan
-        found = float(r2), float(absolute / rows), float(np.sqrt(squared / rows))
-    return dict(zip(ERROR_COLUMNS, found, strict=True))
+        values = float(r2), float(absolute / rows), float(np.sqrt(squared / rows))
+    return dict(zip(ERROR_COLUMNS, values, strict=True))
 
 
 def together(tables: Iterable[Any]) -> Any:
@@ -149,8 +149,8 @@ def pooled(sites: Sequence[Evaluation]) -> dict[str, float]:
     scored = ~np.isnan(correct)
     with np.errstate(invalid="ignore"):
         means = (rows @ loss) / rows.sum(), correct[scored].sum() / rows[scored].sum()
-    found = dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True))
-    return found | score_columns(sites) | error_columns(sites)
+    values = dict(zip(COLUMNS, (*map(float, means), int(rows.sum())), strict=True))
+    return values | score_columns(sites) | error_columns(sites)
 
 
 def private_columns(bound: float = 0.0) -> tuple[str, ...]:

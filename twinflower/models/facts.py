@@ -50,15 +50,14 @@ class Facts(NamedTuple):
         """Inverse of `document`; a field that is not there is not known."""
         known = {name: document[name] for name in cls._fields if name in document}
         if known.get("clipped") is not None:
-            known["clipped"] = {column: own and Clipped(*own) for column, own in known["clipped"].items()}
+            known["clipped"] = {name: pair and Clipped(*pair) for name, pair in known["clipped"].items()}
         return cls(**known)
 
     @property
     def document(self) -> dict[str, Any]:
         """The facts as a JSON-compatible dictionary."""
-        clipped = (
-            None if self.clipped is None else {name: own and list(own) for name, own in self.clipped.items()}
-        )
+        known = {name: counts and list(counts) for name, counts in (self.clipped or {}).items()}
+        clipped = None if self.clipped is None else known
         return self._asdict() | {"dropped": dict(self.dropped), "clipped": clipped}
 
     def columns(self, column: str) -> dict[str, Any]:
@@ -97,7 +96,8 @@ class Facts(NamedTuple):
         if self.clipped is None:
             return "not counted"
         return (
-            "; ".join(f"{column}: {own or 'not counted'}" for column, own in self.clipped.items()) or "none"
+            "; ".join(f"{column}: {counts or 'not counted'}" for column, counts in self.clipped.items())
+            or "none"
         )
 
     @property
@@ -105,12 +105,12 @@ class Facts(NamedTuple):
         return _UNKNOWN if self.distance is None else f"{self.distance:.2g} standard errors"
 
 
-def _counted(number: int | None) -> str:
-    return _UNKNOWN if number is None else f"{number:,}"
+def _counted(count: int | None) -> str:
+    return _UNKNOWN if count is None else f"{count:,}"
 
 
 def _reasons(dropped: Mapping[str, int]) -> str:
-    return "; ".join(f"{number:,} {reason}" for reason, number in dropped.items())
+    return "; ".join(f"{count:,} {reason}" for reason, count in dropped.items())
 
 
 UNKNOWN = Facts()

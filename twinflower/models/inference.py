@@ -94,7 +94,7 @@ class _Inverse(NamedTuple):
 
 
 def infer(
-    found: list[Coefficient],
+    coefficients: list[Coefficient],
     rows: Array,
     information: Information,
     residuals: bool,
@@ -112,21 +112,21 @@ def infer(
     errors = _errors(rows, inverse, information, residuals, robust)
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
-    moves = np.abs(step) * _spans(found, spans or {})
-    gone = moves > _GONE if found[0].effect else np.zeros(len(step), bool)
+    moves = np.abs(step) * _spans(coefficients, spans or {})
+    gone = moves > _GONE if coefficients[0].effect else np.zeros(len(step), bool)
     facts = _facts(np.abs(step) / errors, information, gone)
     far = facts.distance is None or facts.distance > CONVERGED  # there the information matrix is another one
     exact = residuals and not robust
     done = [
-        with_error(own, error, freedom if exact else 0.0)
-        for own, error in zip(found, np.where(gone | far, np.nan, errors), strict=True)
+        with_error(coefficient, error, freedom if exact else 0.0)
+        for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
     return Inference(done, _remarks(done, rows, information, facts, moves, curvature), facts=facts)
 
 
-def _spans(found: list[Coefficient], spans: Mapping[str, float]) -> Array:
+def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array:
     """Half the range of the column of each coefficient (terms,), 1 for all but numbers."""
-    return np.array([spans.get(own.column, 1.0) if own.term == PER_UNIT else 1.0 for own in found])
+    return np.array([spans.get(row.column, 1.0) if row.term == PER_UNIT else 1.0 for row in coefficients])
 
 
 def _facts(distances: Array, information: Information, gone: Mask) -> Facts:
@@ -162,15 +162,15 @@ def farthest(information: Information, residuals: bool) -> float:
     return decrement / float(np.sqrt(_variance(inverse, information, residuals)))
 
 
-def with_error(own: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:
+def with_error(coefficient: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:
     """The coefficient with its error; freedom: of Student's t, 0 for the normal distribution."""
     tail = (1 - LEVEL) / 2
-    z = abs(own.estimate / error)
+    z = abs(coefficient.estimate / error)
     p_value = 2 * float(special.stdtr(freedom, -z) if freedom else special.ndtr(-z))
     reach = error * float(-special.stdtrit(freedom, tail) if freedom else -special.ndtri(tail))
-    low, high = own.estimate - reach, own.estimate + reach
-    ends = np.exp([low, high]).tolist() if own.effect else (math.nan, math.nan)
-    return own._replace(
+    low, high = coefficient.estimate - reach, coefficient.estimate + reach
+    ends = np.exp([low, high]).tolist() if coefficient.effect else (math.nan, math.nan)
+    return coefficient._replace(
         std_error=float(error), p_value=p_value, low=low, high=high, ratio_low=ends[0], ratio_high=ends[1]
     )
 
@@ -233,12 +233,12 @@ def where_unclipped(done: Inference) -> Inference:
 
     The model is one of the clipped values, whose coefficients are others than those of the column.
     """
-    if not any(own.std_error > 0 for own in done.rows):
+    if not any(row.std_error > 0 for row in done.rows):
         return done  # there are none, for another reason
     known = done.facts.clipped or {}
-    many = [f"{name} ({own})" for name, own in known.items() if own and own.values > MOST_CLIPPED * own.rows]
-    unknown = [name for name, own in known.items() if own is None]
-    rows = [with_error(own, math.nan) for own in done.rows] if many else done.rows
+    many = [f"{name} ({n})" for name, n in known.items() if n and n.values > MOST_CLIPPED * n.rows]
+    unknown = [name for name, n in known.items() if n is None]
+    rows = [with_error(row, math.nan) for row in done.rows] if many else done.rows
     remarks = [_CLIPPED.format(", ".join(many))] * bool(many) + [
         _UNCOUNTED.format(", ".join(unknown))
     ] * bool(unknown)
@@ -255,13 +255,13 @@ def _largest_step(information: Information, curvature: float) -> str:
 
 def _at_risk(done: list[Coefficient]) -> str:
     """A further reason why a baseline hazard is not determined; empty for other models."""
-    return ", or nobody is at risk in an interval" if any(own.column == BASELINE for own in done) else ""
+    return ", or nobody is at risk in an interval" if any(row.column == BASELINE for row in done) else ""
 
 
 def _named(done: list[Coefficient], which: Any) -> str:
-    return ", ".join(_name(own) for own, there in zip(done, which, strict=True) if there)
+    return ", ".join(_name(row) for row, there in zip(done, which, strict=True) if there)
 
 
-def _name(own: Coefficient) -> str:
-    name = f"{own.column} {own.term}".strip()
-    return f"{name} ({own.outcome})" if own.against else name
+def _name(row: Coefficient) -> str:
+    name = f"{row.column} {row.term}".strip()
+    return f"{name} ({row.outcome})" if row.against else name

@@ -42,7 +42,7 @@ class Inputs:
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the input columns."""
-        return self.schema.names if self.schema else tuple(f"x{place}" for place in range(self.num_features))
+        return self.schema.names if self.schema else tuple(f"x{i}" for i in range(self.num_features))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -77,15 +77,15 @@ class Inputs:
 
     def _missing(self, row: Array) -> list[Array]:
         """This row, and again with each column missing that may be."""
-        columns, found = self.schema.columns if self.schema else (), [row]
+        columns, variants = self.schema.columns if self.schema else (), [row]
         ends = np.cumsum([len(column.features) for column in columns])
         for column, end in zip(columns, ends, strict=True):
             if column.missing != REFUSE:
                 other = row.copy()
                 other[end - len(column.features) : end] = 0.0
                 other[end - 1] = float(column.missing == INDICATOR)
-                found.append(other)
-        return found
+                variants.append(other)
+        return variants
 
     @property
     def _longest(self) -> float:
@@ -119,7 +119,7 @@ class Inputs:
             return {name: _plain(rows[name]) for name in schema.names}
         table = np.asarray(rows, dtype=None if isinstance(rows, np.ndarray) else object)
         self._check_shape(table, len(schema.names))
-        return {name: table[:, place] for place, name in enumerate(schema.names)}
+        return {name: table[:, i] for i, name in enumerate(schema.names)}
 
     def _matrix(self, rows: Any) -> Array:
         if isinstance(rows, str | Path):
@@ -149,7 +149,7 @@ class Inputs:
     def document(self) -> dict[str, Any]:
         """The inputs as a JSON-compatible dictionary."""
         scaling = {"centre": self.centre, "spread": self.spread}
-        lists = {name: None if own is None else own.tolist() for name, own in scaling.items()}
+        lists = {name: None if array is None else array.tolist() for name, array in scaling.items()}
         schema = to_toml(self.schema) if self.schema else None
         plain = {
             "num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm,
@@ -164,16 +164,16 @@ class Inputs:
             key: None if document[key] is None else np.array(document[key], dtype=np.float64)
             for key in ("centre", "spread")
         }
-        number, text = document["num_features"], document["schema"]
+        width, text = document["num_features"], document["schema"]
         schema = None if text is None else parse_schema(text)
         if schema and schema.private:
             raise ValueError(f"its schema has no range for {schema.private[0]}")
-        if any(own is not None and own.shape != (number,) for own in arrays.values()):
+        if any(array is not None and array.shape != (width,) for array in arrays.values()):
             raise ValueError("centre and spread")
         if document.get("row_scaling", EACH) not in ROW_SCALINGS:
             raise ValueError("row_scaling")
         return cls(
-            int(number), schema, **arrays, clipped=bool(document["clipped"]),
+            int(width), schema, **arrays, clipped=bool(document["clipped"]),
             bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
             row_scaling=str(document.get("row_scaling", EACH)),
         )  # fmt: skip

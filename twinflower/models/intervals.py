@@ -72,8 +72,8 @@ def mean_share(parts: Sequence[Share]) -> Share:
     The standard deviation of a mean is at most the mean of the standard deviations, whatever the correlations are, so
     this interval is not shorter than one that knew them, if the parts' intervals are symmetric.
     """
-    found = Share(*np.mean(parts, axis=0).tolist())
-    return NOTHING if math.isnan(found.value) else found
+    mean = Share(*np.mean(parts, axis=0).tolist())
+    return NOTHING if math.isnan(mean.value) else mean
 
 
 CANDIDATES = np.linspace(0.0, 1.0, 10_001)
@@ -128,8 +128,8 @@ def binned_area(negatives: Array, positives: Array, sigma: float = 0.0) -> Share
     this, estimated from the counts, plus 1.96 standard deviations of the noise in the estimate. The sampling error of
     the estimate is not counted in.
     """
-    own, hidden = area(negatives, positives, sigma), _hidden(negatives, positives, sigma)
-    return Share(own.value, max(own.low - hidden, 0.0), min(own.high + hidden, 1.0))
+    share, hidden = area(negatives, positives, sigma), _hidden(negatives, positives, sigma)
+    return Share(share.value, max(share.low - hidden, 0.0), min(share.high + hidden, 1.0))
 
 
 def _hidden(negatives: Array, positives: Array, sigma: float) -> float:
@@ -152,7 +152,7 @@ def hanley_mcneil(a: Array, m: float, n: float) -> Array:
 def _area_noise(below: Array, above: Array, totals: Array, sigma: float) -> Array:
     """The variance that the noise adds to the area, for every area in the grid."""
     a, bins = CANDIDATES, len(below)
-    spread = [(own @ own) - 2 * a * own.sum() + bins * a**2 for own in (above, below)]
+    spread = [(side @ side) - 2 * a * side.sum() + bins * a**2 for side in (above, below)]
     linear = sigma**2 * (spread[0] / totals[0] ** 2 + spread[1] / totals[1] ** 2)
     pairs = bins * (bins - 1) / 2 * ((1 - a) ** 2 + a**2) + bins * (0.5 - a) ** 2
     return linear + sigma**4 * pairs / (totals[0] * totals[1]) ** 2  # type: ignore[no-any-return]

@@ -81,8 +81,8 @@ class TrainedModel(ABC):
     facts: Facts = UNKNOWN
 
     def __repr__(self) -> str:
-        found = f", classes={list(self.classes)}" if self.classes else ""
-        return f"{type(self).__name__}({self.objective} of {self.n_features_in_} columns, d={len(self.x)}{found})"
+        classes = f", classes={list(self.classes)}" if self.classes else ""
+        return f"{type(self).__name__}({self.objective} of {self.n_features_in_} columns, d={len(self.x)}{classes})"
 
     @cached_property
     def _model(self) -> Any:
@@ -135,11 +135,12 @@ class TrainedModel(ABC):
 
     def document(self) -> dict[str, Any]:
         """Everything except x as a JSON-compatible dictionary."""
-        own = {"objective": self.objective, **self.form, "classes": list(self.classes)}
         target = {"middle": self.middle, "half": self.half}
         return {
             "version": VERSION,
-            **own,
+            "objective": self.objective,
+            **self.form,
+            "classes": list(self.classes),
             **target,
             "inputs": self.inputs.document(),
             "origin": dict(self.origin),
@@ -210,9 +211,9 @@ def inferred(model: TrainedModel, robust: bool = False) -> Inference:
 
 
 def _inferred(model: TrainedModel, robust: bool) -> Inference:
-    found, information = model._table(), model.information
+    coefficients, information = model._table(), model.information
     if information is None:
-        return Inference(found, [])
+        return Inference(coefficients, [])
     require(
         not (robust and isinstance(model._model, StratifiedCox)),
         "stratified-cox has no robust standard errors, because a person's term depends on everybody at risk at the "
@@ -226,7 +227,7 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     kept = list(model.selected or range(len(model.x)))
     weighted = isinstance(model._model.loss, ClassWeighted)
     done = infer(
-        found, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
+        coefficients, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
         _count_curvature(model, information),
     )  # fmt: skip
     about = [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted
@@ -241,19 +242,19 @@ def _count_curvature(model: TrainedModel, information: Information) -> float:
     schema. The counts follow from the sums at any point: with f in the column of ones, they add up to
     (H_bb - f g_b) / f^2, where b is that column.
     """
-    inputs, place = model.inputs, model.inputs.num_features
+    inputs, bias = model.inputs, model.inputs.num_features
     if not (isinstance(model._model, LinearModel) and isinstance(model._model.loss, Poisson)):
         return 0.0
     if not (inputs.bias and inputs.schema and inputs.factor):
         return 0.0
-    counts = information.matrix[place, place] - inputs.factor * information.gradient[place]
+    counts = information.matrix[bias, bias] - inputs.factor * information.gradient[bias]
     return float(inputs.schema.longest(True) ** 2 * counts / information.rows)
 
 
 def _differentials(model: TrainedModel) -> Array:
     """T (terms, d), by which the estimates of the coefficients change with x."""
-    points = [replace(model, x=own)._table() for own in (np.zeros_like(model.x), *np.eye(len(model.x)))]
-    constant, *columns = (np.array([row.estimate for row in own]) for own in points)
+    points = [replace(model, x=x)._table() for x in (np.zeros_like(model.x), *np.eye(len(model.x)))]
+    constant, *columns = (np.array([row.estimate for row in table_]) for table_ in points)
     return np.stack(columns, axis=1) - constant[:, None]
 
 

@@ -64,9 +64,9 @@ class Reference(NamedTuple):
     def of(cls, objective: LinearModel, features: Array) -> "Reference":
         """The rows with these features (rows, n)."""
         label = objective.loss.public_label  # type: ignore[attr-defined]  # of a BoundedLikelihood
-        found = cls(objective, Batch(features, np.full(len(features), label)), np.eye(objective.d))
-        values, vectors = np.linalg.eigh(found.information(np.zeros(objective.d)))
-        return found._replace(basis=vectors[:, values > _EMPTY * values[-1]])
+        reference = cls(objective, Batch(features, np.full(len(features), label)), np.eye(objective.d))
+        values, vectors = np.linalg.eigh(reference.information(np.zeros(objective.d)))
+        return reference._replace(basis=vectors[:, values > _EMPTY * values[-1]])
 
     def information(self, x: Array) -> Array:
         """The information matrix (d, d) of the rows at x."""
@@ -75,9 +75,10 @@ class Reference(NamedTuple):
     def missed(self, x: Array, step: Array) -> Array:
         """m (d,), by which a step of Newton's method from x would miss the maximum x + step of the rows."""
         change = self.objective.grad(x + step, self.rows) - self.objective.grad(x, self.rows)
-        own = self.basis.T @ self.information(x) @ self.basis
+        projected = self.basis.T @ self.information(x) @ self.basis
         try:
-            return self.basis @ np.linalg.solve(own, self.basis.T @ change * len(self.rows.labels)) - step
+            gradient = self.basis.T @ change * len(self.rows.labels)
+            return self.basis @ np.linalg.solve(projected, gradient) - step
         except np.linalg.LinAlgError:  # at x all rows have no information
             return np.full_like(step, np.inf)
 
@@ -100,12 +101,12 @@ class Step(NamedTuple):
         """The step from x; the released matrix must have an inverse in the basis."""
         basis = reference.basis
         values, vectors = np.linalg.eigh(basis.T @ released.matrix @ basis)
-        own = basis @ vectors
-        inverse = (own / values) @ own.T
+        vectors = basis @ vectors
+        inverse = (vectors / values) @ vectors.T
         step = -inverse @ released.gradient
         nu = released.matrix_noise / np.sqrt(2)
         length = np.hypot(released.gradient_noise, nu * np.linalg.norm(step))
-        root = np.column_stack([own / np.sqrt(values), length * own / values, nu * (inverse @ step)])
+        root = np.column_stack([vectors / np.sqrt(values), length * vectors / values, nu * (inverse @ step)])
         miss = reference.missed(x, step)
         return cls(step - miss, miss, root)
 

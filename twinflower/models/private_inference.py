@@ -43,7 +43,7 @@ def privately_inferred(
     errors = step.errors(rows)
     errors[(errors == 0) | _loose(rows, reference.basis)] = np.nan  # a reference is no estimate
     pairs = zip(table(x + step.step), errors, strict=True)
-    return Inference([with_error(own, error) for own, error in pairs], [_STEPPED], private=True)
+    return Inference([with_error(row, error) for row, error in pairs], [_STEPPED], private=True)
 
 
 def _loose(rows: Array, basis: Array) -> Array:

@@ -118,7 +118,7 @@ class Released(NamedTuple):
     def together(cls, sites: Iterable["Released"]) -> "Released":
         """The sums over the rows of all of these sites."""
         gradients, matrices, *noises = zip(*sites, strict=True)
-        return cls(sum(gradients), sum(matrices), *(math.hypot(*own) for own in noises))
+        return cls(sum(gradients), sum(matrices), *(math.hypot(*deviations) for deviations in noises))
 
 
 def released_size(d: int) -> int:
@@ -127,6 +127,6 @@ def released_size(d: int) -> int:
 
 
 def _above(d: int) -> tuple[tuple[Index, ...], Array]:
-    """The places of the entries of a matrix (d, d) on and above its diagonal, and their factors in svec."""
-    places = np.triu_indices(d)
-    return places, np.where(places[0] == places[1], 1.0, math.sqrt(2))
+    """The indices of the entries of a matrix (d, d) on and above its diagonal, and their factors in svec."""
+    indices = np.triu_indices(d)
+    return indices, np.where(indices[0] == indices[1], 1.0, math.sqrt(2))

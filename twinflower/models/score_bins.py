@@ -113,7 +113,7 @@ class ScoreBins(ABC):
         """The edges (number + 1,) as probabilities, from 0 to 1."""
         return special.expit(self.log_odds)  # type: ignore[no-any-return]
 
-    def places(self, odds: Array) -> Index:
+    def bins_of(self, odds: Array) -> Index:
         """The bins of log odds, from 0."""
         return np.clip(np.searchsorted(self.log_odds, odds) - 1, 0, self.number - 1)
 

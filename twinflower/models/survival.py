@@ -57,17 +57,17 @@ class TimeGrid:
         """The number of cells, 2 T + 1."""
         return 2 * len(self.edges) + 1
 
-    def places(self, labels: Labels) -> Index:
+    def cells_of(self, labels: Labels) -> Index:
         """The cells, from 0, of persons with these signed times (rows,): events by interval, censored ones by interval,
         and those beyond. Any number is in one cell."""
         times, events = unsigned(labels)
-        number = len(self.edges)
+        intervals = len(self.edges)
         interval = np.searchsorted(comparable(np.array(self.edges), times), times)
-        return np.where(interval < number, interval + number * ~events, 2 * number)
+        return np.where(interval < intervals, interval + intervals * ~events, 2 * intervals)
 
     def counts(self, labels: Labels) -> Array:
-        """The numbers of persons (cells,) in each cell, given their signed times (rows,); see `places`."""
-        return np.bincount(self.places(labels), minlength=self.cells).astype(np.float64)
+        """The numbers of persons (cells,) in each cell, given their signed times (rows,); see `cells_of`."""
+        return np.bincount(self.cells_of(labels), minlength=self.cells).astype(np.float64)
 
 
 class Curve(NamedTuple):
@@ -91,7 +91,7 @@ class Curve(NamedTuple):
     def median(self) -> Share:
         """The first edge at which at most half survive, infinity if there is none, and those at which the ends of the
         interval do (Brookmeyer and Crowley, Biometrics 1982)."""
-        return Share(*(_first(self.time, own <= 0.5) for own in (self.survival, self.low, self.high)))
+        return Share(*(_first(self.time, curve <= 0.5) for curve in (self.survival, self.low, self.high)))
 
 
 class SurvivalTable(NamedTuple):
@@ -130,10 +130,10 @@ class _Estimate:
     """The numbers of a table from which its curve follows; all arrays are (T,) by interval."""
 
     def __init__(self, table: SurvivalTable) -> None:
-        number = len(table.edges)
+        intervals = len(table.edges)
         cells = table.cells + (table.rows - table.cells.sum()) / len(table.cells)
         self.table = table
-        self.events, self.censored = cells[:number], cells[number:-1]
+        self.events, self.censored = cells[:intervals], cells[intervals:-1]
         self.half = (
             0.5 * table.actuarial
         )  # of an interval, in which those who are censored in it are not at risk
@@ -144,10 +144,10 @@ class _Estimate:
     @cached_property
     def known(self) -> Mask:
         """Whether there are persons at risk, more than noise could be."""
-        sigma, number = self.table.sigma, len(self.events)
+        sigma, intervals = self.table.sigma, len(self.events)
         if not sigma:
             return self.at_risk > 0
-        summed = 2 * (number - np.arange(number)) + 1.0  # cells in at_risk
+        summed = 2 * (intervals - np.arange(intervals)) + 1.0  # cells in at_risk
         noise = sigma * np.sqrt(summed * (1 - summed / self.table.cells.size) + 1)
         clear = np.minimum(self.at_risk, self.left) > _CLEAR * noise
         return np.array(np.logical_and.accumulate(clear), dtype=bool)
@@ -178,9 +178,9 @@ class _Estimate:
     def _by_cells(self, by_left: Array, by_risk: Array) -> Array:
         """The derivatives (T, 2 T + 1) of sums up to every interval, of terms that have these derivatives by the
         persons left after the events and by those at risk."""
-        later, own = np.triu(np.ones((len(by_left),) * 2), 1), np.eye(len(by_left))
+        later, same = np.triu(np.ones((len(by_left),) * 2), 1), np.eye(len(by_left))
         both = (by_left + by_risk)[:, None]
-        parts = [both * later + by_risk[:, None] * own, both * (later + (1 - self.half) * own), both]
+        parts = [both * later + by_risk[:, None] * same, both * (later + (1 - self.half) * same), both]
         return np.cumsum(np.hstack(parts), axis=0)  # type: ignore[no-any-return]
 
     def curve(self) -> Curve:
@@ -191,9 +191,9 @@ class _Estimate:
             noise = self._noise(self._by_cells(by_left, -by_risk))
             hazard_noise = self._noise(self._by_cells(-by_risk, (1 - self.shares) * by_risk))
         last = np.maximum.accumulate(np.where(known, np.arange(len(s)), 0))  # nobody is left after it
-        low, high = (own[last] for own in self._intervals(noise))
+        low, high = (bound[last] for bound in self._intervals(noise))
         sampling = np.maximum(np.cumsum(self.shares * by_risk), 0.0)
-        found = (
+        curves = (
             self._decreasing(), low, high, s * np.sqrt(np.maximum(self.greenwood, 0.0) + noise),
             np.cumsum(self.shares), np.sqrt(sampling + hazard_noise),
         )  # fmt: skip
@@ -203,17 +203,17 @@ class _Estimate:
             self.entering,
             self.events,
             self.censored,
-            *(np.where(over, own, np.nan) for own in found),
+            *(np.where(over, curve, np.nan) for curve in curves),
         )
 
     def _decreasing(self) -> Array:
         """The survival, and with noise the decreasing curve in [0, 1] that is nearest to it."""
-        found, known = self.survival, self.known
+        survival, known = self.survival, self.known
         if not self.table.sigma or not known.any():
-            return found
+            return survival
         from scipy.optimize import isotonic_regression  # slow to import
 
-        nearest = isotonic_regression(found[known], increasing=False).x
+        nearest = isotonic_regression(survival[known], increasing=False).x
         return np.append(np.clip(nearest, 0.0, 1.0), np.zeros((~known).sum()))
 
     def _intervals(self, noise: Array) -> tuple[Array, Array]:
@@ -221,8 +221,8 @@ class _Estimate:
         s, sizes = np.clip(self.survival, 0.0, 1.0), self._sizes()
         p = CANDIDATES
         parts = zip(s, sizes, s**2 * noise, strict=True)
-        wilson = [accepted(own, p * (1 - p) / size + extra) for own, size, extra in parts]
-        low, high = (np.array([own[place] for own in wilson]) for place in (1, 2))
+        wilson = [accepted(share, p * (1 - p) / size + extra) for share, size, extra in parts]
+        low, high = (np.array([interval[end] for interval in wilson]) for end in (1, 2))
         if self.table.sigma:
             return low, high
         inner = (s > 0) & (s < 1)
@@ -237,8 +237,8 @@ class _Estimate:
             np.where(s > 0, self.left / np.maximum(s, 1.0 / len(CANDIDATES)), self.at_risk), 1.0
         )
         fits = (self.greenwood > 0) & (s > 0) & (s < 1)
-        found = np.divide(1 - s, s * self.greenwood, out=least.copy(), where=fits)
-        return np.clip(found, least, max(self.table.rows, 1))
+        sizes = np.divide(1 - s, s * self.greenwood, out=least.copy(), where=fits)
+        return np.clip(sizes, least, max(self.table.rows, 1))
 
 
 def _first(times: Array, reached: Mask) -> float:

@@ -49,9 +49,9 @@ class TrainedSurvival(RiskModel):
 
     def _table(self) -> list[Coefficient]:
         """The coefficients, after the baseline of every interval, which includes the weight of the column of ones."""
-        level, *found = table(self.inputs, self._matrix[0], self._event, effect=self.hazards.link.ratio)
+        level, *terms = table(self.inputs, self._matrix[0], self._event, effect=self.hazards.link.ratio)
         alphas = self.x[self._model.num_features :].astype(np.float64)
-        return [*map(lambda end, own: _baseline(level, end, own), self.times, alphas), *found]
+        return [*map(lambda end, alpha: _baseline(level, end, alpha), self.times, alphas), *terms]
 
 
 def _baseline(level: Coefficient, end: float, alpha: float) -> Coefficient:

@@ -76,15 +76,15 @@ class Persons:
 
     def area(self, done: int) -> Share:
         """The area at the end of so many intervals with its 95% interval; NaN without cases or without controls."""
-        own = _Area(self, self.events & (self.interval < done), self.interval >= done)
-        return own.share() if own.known(done) else NOTHING
+        pairs = _Area(self, self.events & (self.interval < done), self.interval >= done)
+        return pairs.share() if pairs.known(done) else NOTHING
 
     def censoring_slopes(self, by_weight: Array) -> Array:
         """The derivatives (m,) by the numbers of a sum that has these derivatives (T + 1,) by the logarithms of the
         weights."""
         at_risk, left = self._at_risk
         later = np.append(np.cumsum(by_weight[::-1])[::-1][1:], 0.0)
-        risk, rest = (np.divide(later, own, out=np.zeros_like(own), where=own > 0) for own in (at_risk, left))
+        risk, rest = (np.divide(later, n, out=np.zeros_like(n), where=n > 0) for n in (at_risk, left))
         passed = np.append(0.0, np.cumsum(risk - rest)[:-1])
         return passed[self.interval] + np.where(self.events, 0.0, risk[self.interval])
 
@@ -106,11 +106,11 @@ class _Area:
     @cached_property
     def _counted(self) -> Array:
         """The numbers of cases and of controls."""
-        return np.array([self.persons.numbers[own].sum() for own in self.masks])
+        return np.array([self.persons.numbers[mask].sum() for mask in self.masks])
 
     def known(self, done: int) -> bool:
         """Whether there are cases and controls, more than noise could be."""
-        noise = self.persons.sigma * np.sqrt([own.sum() for own in self.masks])
+        noise = self.persons.sigma * np.sqrt([mask.sum() for mask in self.masks])
         clear = (self._counted > _CLEAR * noise).all() and self.persons.clear[: done - 1].all()
         return bool(clear and self.totals[0] > 0)
 
@@ -139,9 +139,9 @@ class _Area:
         jackknife = float(np.maximum(self.persons.numbers, 0.0) @ self.slopes**2)
         here = float(hanley_mcneil(np.clip(self.value, 0.0, 1.0), *sizes))
         factor = max(jackknife / here, 1.0) if here > 0 else 1.0
-        found = accepted(self.value, factor * plain + self._noise())
+        interval = accepted(self.value, factor * plain + self._noise())
         hidden = self._hidden() if self.persons.binned else 0.0
-        return Share(found.value, max(found.low - hidden, 0.0), min(found.high + hidden, 1.0))
+        return Share(interval.value, max(interval.low - hidden, 0.0), min(interval.high + hidden, 1.0))
 
     @property
     def _pairs(self) -> float:
@@ -151,7 +151,7 @@ class _Area:
     def _variances(self) -> tuple[float, float]:
         """Those of the noise in the weighted numbers of cases and of controls with one rank."""
         weights = float(self.weights @ self.weights), float(self.masks[1].sum())
-        first, second = (self.persons.sigma**2 * own / len(self.cases) for own in weights)
+        first, second = (self.persons.sigma**2 * weight / len(self.cases) for weight in weights)
         return first, second
 
     def _noise(self) -> float:

@@ -43,8 +43,8 @@ class TimeBins(ScoreBins):
     def counts(self, odds: Array, labels: Labels) -> Array:
         """The numbers of persons (2 T + 1, number) by the cell of their signed times (b,) and the bin of their risks
         (b,); a person is in one cell."""
-        places = TimeGrid(self.times).places(labels) * self.number + self.places(odds)
-        return np.bincount(places, minlength=math.prod(self.shape)).reshape(self.shape).astype(np.float64)
+        cells = TimeGrid(self.times).cells_of(labels) * self.number + self.bins_of(odds)
+        return np.bincount(cells, minlength=math.prod(self.shape)).reshape(self.shape).astype(np.float64)
 
     def table(self, odds: Array, labels: Labels) -> "TimeTable":
         """The table of persons with these risks (b,) and signed times (b,)."""
@@ -82,12 +82,13 @@ class TimeTable(NamedTuple):
     @property
     def areas(self) -> list[Share]:
         """The area under the ROC curve at each of the times (T,), see `time_auc`."""
-        number, (kinds, bins) = len(self.times), self.cells.shape
+        intervals, (kinds, bins) = len(self.times), self.cells.shape
         kind = np.repeat(np.arange(kinds), bins)
-        interval = np.where(kind < 2 * number, kind % number, number)
+        interval = np.where(kind < 2 * intervals, kind % intervals, intervals)
         ranks = np.tile(np.arange(bins), kinds)
-        persons = Persons(self.cells.ravel(), interval, kind < number, ranks, number, self.sigma, binned=True)
-        return [persons.area(done + 1) for done in range(number)]
+        events = kind < intervals
+        persons = Persons(self.cells.ravel(), interval, events, ranks, intervals, self.sigma, binned=True)
+        return [persons.area(done + 1) for done in range(intervals)]
 
     @property
     def rows(self) -> float:

@@ -76,9 +76,10 @@ class TrainedClassifier(TrainedModel):
         rows = matrix[1:] - matrix[:1] if len(matrix) > 1 else matrix
         against, *others = map(str, self.classes)
         tables = [
-            table(self.inputs, own, name, against, "odds") for name, own in zip(others, rows, strict=True)
+            table(self.inputs, weights, name, against, "odds")
+            for name, weights in zip(others, rows, strict=True)
         ]
-        return [row for own in tables for row in own]
+        return [row for part in tables for row in part]
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -97,13 +98,13 @@ class TrainedClassifier(TrainedModel):
             return scores[:, 0]
         return scores[:, 1] - scores[:, 0] if len(self.classes) == 2 else scores
 
-    def places(self, rows: Any) -> NDArray[Any]:
+    def class_indices(self, rows: Any) -> NDArray[Any]:
         """Indices of the predicted classes in `classes_`, (rows,)."""
         return self._model.loss.predict(self.scores(rows))  # type: ignore[no-any-return]
 
     def predict(self, rows: Any) -> NDArray[Any]:
         """Predicted classes (rows,)."""
-        return self.classes_[self.places(rows)]  # type: ignore[no-any-return]
+        return self.classes_[self.class_indices(rows)]  # type: ignore[no-any-return]
 
     def predict_proba(self, rows: Any) -> Array:
         """Class probabilities (rows, classes); SettingError for a loss that does not define probabilities."""
@@ -116,8 +117,8 @@ class TrainedClassifier(TrainedModel):
     def score(self, rows: Any, labels: Any = None) -> float:
         """Accuracy: the fraction of rows predicted correctly. For a table file, the labels are read from the file."""
         if labels is None:
-            features, places = labelled(self, rows)
-            return float(np.mean(self._model.predict(self.x, features) == places))
+            features, codes = labelled(self, rows)
+            return float(np.mean(self._model.predict(self.x, features) == codes))
         return float(np.mean(self.predict(rows) == np.asarray(labels)))
 
 
@@ -142,10 +143,11 @@ class TrainedRegressor(TrainedModel):
     def _table(self) -> list[Coefficient]:
         """The coefficients in units of the label, of counts the logarithms of their rates."""
         if self.objective == COUNTING:
-            own = self.inputs.schema
-            return table(self.inputs, self._matrix[0], own.label.column if own else "count", effect="rate")
-        found = table(self.inputs, self._matrix[0] * self.half)
-        return [found[0]._replace(estimate=found[0].estimate + self.middle), *found[1:]]
+            schema = self.inputs.schema
+            column = schema.label.column if schema else "count"
+            return table(self.inputs, self._matrix[0], column, effect="rate")
+        coefficients = table(self.inputs, self._matrix[0] * self.half)
+        return [coefficients[0]._replace(estimate=coefficients[0].estimate + self.middle), *coefficients[1:]]
 
     @property
     def coef_(self) -> Array:
@@ -194,7 +196,7 @@ def load(path: str | Path, site: int | None = None) -> Trained:
     site: the number of the client whose own model to load, of a run that gave every client one.
     """
     file = Path(path).expanduser()
-    runs = sorted(own.parent for own in file.rglob("model.npz")) if file.is_dir() else []
+    runs = sorted(saved.parent for saved in file.rglob("model.npz")) if file.is_dir() else []
     if runs and file not in runs:
         raise DataError(f"{file} holds several runs: name one of them, such as {runs[0]}")
     file = file / "model.npz" if file.is_dir() else file
