@@ -29,7 +29,7 @@ from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, Objective, check_weights
-from twinflower.problems.objectives import check_clipping
+from twinflower.problems.penalised import check_clipping
 from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report, no_noise
 

@@ -6,7 +6,8 @@ from .errors import SettingError
 from .problems.discrete_cox import DISCRETE_COX, CoxObjective
 from .problems.interfaces import Model
 from .problems.networks import NETWORKS, NetworkObjective
-from .problems.objectives import LOSSES, LinearModel, LinearObjective, Penalties
+from .problems.objectives import LOSSES, LinearModel, LinearObjective
+from .problems.penalised import Penalties
 from .problems.stratified_cox import STRATIFIED_COX, StratifiedCox, StratifiedCoxObjective
 from .settings import make
 

@@ -14,7 +14,8 @@ from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.problems.losses import Squared
-from twinflower.problems.objectives import LinearModel, check_clipping
+from twinflower.problems.objectives import LinearModel
+from twinflower.problems.penalised import check_clipping
 from twinflower.problems.regularisers import Regulariser, Support, on_part
 from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream

@@ -13,7 +13,7 @@ from ..privacy.release import Release, Rounding, gradient_release
 from ..problems.batches import Workload
 from ..problems.constraints import Group, check_classes, groups_of_a_record, parse_group, shares
 from ..problems.interfaces import Batch, Bounds
-from ..problems.objectives import Penalised
+from ..problems.penalised import Penalised
 from ..problems.regularisers import Zero
 from ..settings import Setting, at_least, one_of
 from .base import LocalMethod

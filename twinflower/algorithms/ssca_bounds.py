@@ -16,7 +16,7 @@ from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
 from ..problems.constraints import groups_of_a_record, read_penalties
 from ..problems.interfaces import Bounds
-from ..problems.objectives import Penalised
+from ..problems.penalised import Penalised
 from ..problems.regularisers import Zero
 from ..settings import Setting
 from .bounded_losses import BoundedLosses

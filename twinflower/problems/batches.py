@@ -19,7 +19,7 @@ from ..errors import SettingError
 from ..norms import norms
 from ..randomness import permutations
 from .interfaces import Batch, Objective
-from .objectives import Penalised
+from .penalised import Penalised
 
 _BLOCK = 4096  # rows whose norms are computed at once
 _TOGETHER = 2**17  # numbers of features computed at once, 1 MiB, for the cache; more if a step has more

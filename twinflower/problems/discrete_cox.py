@@ -52,7 +52,8 @@ from ..settings import LARGEST, Rule, Setting, one_of
 from ..survival_labels import comparable, unsigned
 from .interfaces import Batch, Bounds, Part
 from .losses import KAPPA, UNBOUNDED
-from .objectives import LinearModel, Penalties
+from .objectives import LinearModel
+from .penalised import Penalties
 
 DISCRETE_COX = "discrete-cox"
 MOST_INTERVALS = 1000

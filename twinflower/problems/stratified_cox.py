@@ -25,7 +25,8 @@ from ..settings import Setting, one_of
 from ..survival_labels import unsigned
 from .discrete_cox import concordance_of
 from .interfaces import Batch, Bounds
-from .objectives import LinearModel, Penalties
+from .objectives import LinearModel
+from .penalised import Penalties
 
 STRATIFIED_COX = "stratified-cox"
 TIES = ("efron", "breslow")

@@ -25,7 +25,8 @@ from torch.nn.functional import cross_entropy
 from ..arrays import Array
 from ..errors import require
 from ..problems.interfaces import Batch, Bounds, Part
-from ..problems.objectives import Penalised, Penalties, mean_over, score_of
+from ..problems.objectives import mean_over, score_of
+from ..problems.penalised import Penalised, Penalties
 from .batched import Batched
 from .checks import (
     check_loss,
