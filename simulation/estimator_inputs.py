@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from twinflower.arrays import Array, Index
-from twinflower.data.columns import CellError, Number, Range, Target, is_missing, numbers
+from twinflower.data.cells import CellError, is_missing, numbers
+from twinflower.data.columns import Number, Range, Target
 from twinflower.data.ranges import Bins, Unscaled
 from twinflower.data.schema import MISSING_TEXTS, PRIVATE, Schema
 from twinflower.data.schema_file import make_schema

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from twinflower.data import draft_notes
 from twinflower.data.checks import problems
-from twinflower.data.columns import Ambiguous, Category, Number, Range
+from twinflower.data.columns import Category, Number, Range
+from twinflower.data.cells import Ambiguous
 from twinflower.data.draft_notes import drafted
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.sites import TableData, load_tables

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from twinflower.data import csv_tables, draft_notes, drafts, tables
 from twinflower.data.checks import problems
-from twinflower.data.columns import INDICATOR, ZERO, Category, Classes, Number, Range, Target, texts
+from twinflower.data.columns import INDICATOR, ZERO, Category, Classes, Number, Range, Target
+from twinflower.data.cells import texts
 from twinflower.data.draft_notes import drafted
 from twinflower.data.drafts import draft, read_tables
 from twinflower.data.schema import Schema
@@ -532,7 +533,7 @@ ranges = st.tuples(st.floats(-1e90, 1e90), st.floats(1e-3, 1e90)).map(
     st.booleans(),
 )
 def test_a_schema_survives_its_own_file(columns, range_, words, regression):
-    from twinflower.data.columns import as_text
+    from twinflower.data.cells import as_text
 
     words = list(dict.fromkeys(map(as_text, words)))
     a, b, label, ignored = columns

@@ -12,17 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError, advised
-from .columns import (
-    Category,
-    CellError,
-    Cells,
-    Column,
-    Encoder,
-    Number,
-    Survival,
-    numbers,
-    people,
-)
+from .cells import CellError, Cells, numbers, people
+from .columns import Category, Column, Encoder, Number, Survival
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened

@@ -5,7 +5,8 @@ from itertools import combinations
 
 import numpy as np
 
-from .columns import Category, Classes, Column, Floats, Label, Survival
+from .cells import Floats
+from .columns import Category, Classes, Column, Label, Survival
 from .drafts import Seen, spanned
 from .schema_file import to_line
 from .words import events

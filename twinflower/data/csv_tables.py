@@ -24,7 +24,7 @@ import numpy as np
 from ..decimals import is_decimal
 from ..errors import DataError
 from ..settings import LARGEST
-from .columns import Ambiguous, Cells, listed
+from .cells import Ambiguous, Cells, listed
 
 Piece = Mapping[str, Cells]
 _ROWS = 4096  # rows that are read together

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..decimals import decimal, is_decimal, may_be_code
 from ..errors import DataError
 from ..settings import LARGEST, alike
+from .cells import as_text, listed, texts
 from .columns import (
     CENSORED,
     HAPPENED,
@@ -25,9 +26,6 @@ from .columns import (
     Range,
     Survival,
     Target,
-    as_text,
-    listed,
-    texts,
 )
 from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, with_point
 from .dialects import recognised

@@ -62,22 +62,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .columns import (
-    REFUSE,
-    CellError,
-    Cells,
-    Classes,
-    Column,
-    Counts,
-    Floats,
-    Label,
-    Number,
-    Range,
-    Survival,
-    Target,
-    as_text,
-    people,
-)
+from .cells import CellError, Cells, Floats, as_text, people
+from .columns import REFUSE, Classes, Column, Counts, Label, Number, Range, Survival, Target
 from .csv_tables import PLAIN, Dialect
 from .units import Scale, has_signs, plain, scaled
 from .weights import Weight

@@ -12,6 +12,7 @@ from typing import Any
 from ..count_labels import FARTHEST
 from ..errors import DataError, expect
 from ..settings import LARGEST, alike, moderate, nearest
+from .cells import as_text
 from .columns import (
     CENSORED,
     HAPPENED,
@@ -26,7 +27,6 @@ from .columns import (
     Range,
     Survival,
     Target,
-    as_text,
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Schema

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError, cause
-from .columns import CellError, Cells, Classes, Floats, Number, Survival, listed, texts
+from .cells import CellError, Cells, Floats, listed, texts
+from .columns import Classes, Number, Survival
 from .csv_tables import Dialect, Piece, read_header, read_pieces
 from .files import read_arrays
 from .schema import Schema

@@ -6,7 +6,8 @@ import numpy as np
 
 from ..decimals import decimal, is_decimal
 from ..settings import LARGEST
-from .columns import Ambiguous, Cells, Measured, Number, listed, numbers
+from .cells import Ambiguous, Cells, Measured, listed, numbers
+from .columns import Number
 from .csv_tables import with_point
 
 LIMIT, HALF = "limit", "half"  # <0.5 stands for 0.5 or for 0.25

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .columns import Cells, Floats, Range, numbers, refuse
+from .cells import Cells, Floats, numbers, refuse
+from .columns import Range
 
 
 @dataclass(frozen=True)
