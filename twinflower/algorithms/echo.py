@@ -20,7 +20,7 @@ import numpy as np
 
 from ..arrays import Array, Index, of_clients
 from .algorithm import Algorithm
-from .layout import FloatCount, Layout, Point
+from .layout import Count, Layout, Point
 
 
 class Unacknowledged(NamedTuple):
@@ -34,7 +34,7 @@ class Unacknowledged(NamedTuple):
 def vectors_of(count: int) -> Layout:
     """The layout of a variable of this many vectors, side by side (..., count d)."""
     return Layout(
-        Unacknowledged, Point("before", per_entry=count), Point("after", per_entry=count), FloatCount("round")
+        Unacknowledged, Point("before", per_entry=count), Point("after", per_entry=count), Count("round", kind=None)
     )
 
 

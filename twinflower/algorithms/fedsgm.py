@@ -75,7 +75,7 @@ from .echo import (
     unacknowledged,
 )
 from .fedsgm_problem import Switching
-from .layout import Count, Entries, Fraction, Layout, Point
+from .layout import Amount, Count, Entries, Layout, Point
 from .relay import put_rows, rows_of_node
 
 
@@ -137,7 +137,7 @@ class FedSGM(Switching, Echoed):
     def inbox(self) -> Layout:
         """The layout of x or its difference from w, the echo, s and m."""
         most = len(self.bounded) - 1
-        return Layout(Inbox, Count("heard"), *self.point, Fraction("switch"), Count("bound", most=most))
+        return Layout(Inbox, Count("heard"), *self.point, Amount("switch", most=1), Count("bound", most=most))
 
     @cached_property
     def upload(self) -> Layout:

@@ -5,9 +5,10 @@ strict unpacking (only arrays that packing could have written are accepted), the
 stored state. d is the number of entries of the model, and dtype the floating-point type of the run's numbers: that of
 its starting point.
 
-    Layout(Inbox, SparseVector("x0", "kept", TopK(0.5)), Count("heard"), Seed("seed"))
+    Layout(Inbox, SparseVector("x0", "kept", TopK(0.5)), Count("heard"))
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -108,78 +109,60 @@ class MaskedInts(Field):
 
 
 class Count(Field):
-    """An integer in [least, most]."""
+    """A whole number in [least, most].
 
-    def __init__(self, name: str, least: int = 0, most: int = 2**63 - 1) -> None:
-        self.names, self.least, self.most = (name,), least, most
+    kind: its type; None for a number that appears in floating-point formulas, which has the run's floating-point type
+    and is below 2^24 in single precision.
+    """
+
+    def __init__(
+        self, name: str, least: int = 0, most: float = 2**63 - 1, kind: DTypeLike | None = np.int64
+    ) -> None:
+        self.names, self.least, self.most, self.kind = (name,), least, most, kind
 
     def pack(self, *values: Any, d: int) -> Arrays:
         """One 0-d array."""
         return [np.asarray(value) for value in values]
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """The number, checked to be an integer in the declared range."""
-        scalar = checked(self.names[0], arrays[0], (), self.kind(dtype))
-        value = scalar.item()
-        if not (self.least <= value <= self.most and value == int(value)):
-            raise ReplyError(
-                f"{self.names[0]} must be a whole number from {self.least} to {self.most}, got {scalar}"
-            )
+        """The number, checked to be finite and in the declared range."""
+        scalar = checked(self.names[0], arrays[0], (), self.kind or dtype)
+        if not self.fits(scalar.item()):
+            raise ReplyError(f"{self.names[0]} must be {self.rule}, got {scalar}")
         return [scalar]
 
-    def kind(self, dtype: DTypeLike) -> DTypeLike:
-        """The type of the number in a run with this floating-point type."""
-        return np.int64
+    def fits(self, value: float) -> bool:
+        """Whether a finite number is one of these."""
+        return self.least <= value <= self.most and value == int(value)
+
+    @property
+    def rule(self) -> str:
+        """What the number must be, for an error message."""
+        return f"a whole number from {self.least} to {self.most}"
 
     def bits(self, d: int, dtype: DTypeLike) -> int:
-        """64 bits for an integer."""
-        return value_bits(self.kind(dtype))
+        """64 bits, 32 for a float in single precision."""
+        return value_bits(self.kind or dtype)
 
     def shapes(self, d: int) -> Sequence[Shape]:
         """The shape of a scalar."""
         return [()]
 
 
-class FloatCount(Count):
-    """A `Count` that is stored as a float because it appears in floating-point formulas; below 2^24 in single
-    precision."""
+class Amount(Count):
+    """A finite float from 0 to most."""
 
-    def kind(self, dtype: DTypeLike) -> DTypeLike:
-        """The run's floating-point type."""
-        return dtype
+    def __init__(self, name: str, most: float = math.inf) -> None:
+        super().__init__(name, most=most, kind=None)
 
+    def fits(self, value: float) -> bool:
+        """Whether it is in the range."""
+        return 0 <= value <= self.most
 
-class Amount(FloatCount):
-    """A finite float that is at least 0."""
-
-    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """The number, checked to be finite and at least 0."""
-        scalar = checked(self.names[0], arrays[0], (), dtype)
-        if scalar < 0:
-            raise ReplyError(f"{self.names[0]} must be at least 0, got {scalar}")
-        return [scalar]
-
-
-class Fraction(FloatCount):
-    """A float from 0 to 1."""
-
-    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """The number, checked to be in this range."""
-        scalar = checked(self.names[0], arrays[0], (), dtype)
-        if not 0 <= scalar <= 1:
-            raise ReplyError(f"{self.names[0]} must be from 0 to 1, got {scalar}")
-        return [scalar]
-
-
-class Seed(Count):
-    """A public 64-bit seed."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, most=2**64 - 1)
-
-    def kind(self, dtype: DTypeLike) -> DTypeLike:
-        """A 64-bit integer without sign."""
-        return np.uint64
+    @property
+    def rule(self) -> str:
+        """See `Count.rule`."""
+        return "at least 0" if self.most == math.inf else f"from 0 to {self.most:g}"
 
 
 class Constant(Field):

@@ -19,7 +19,7 @@ from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatt
 from ..work import Report
 from .algorithm import Algorithm, to_nodes
 from .averaging import mean_of_senders
-from .layout import Constant, Count, Entries, Field, Layout, Point, Seed, SparseVector
+from .layout import Constant, Count, Entries, Field, Layout, Point, SparseVector
 
 
 class Inbox(NamedTuple):
@@ -141,7 +141,8 @@ class Messages(Algorithm):
     @property
     def point(self) -> tuple[Field, ...]:
         """The fields of `Inbox`, to be reused by methods that send more."""
-        seed = Seed("seed") if self._seeded else Constant("seed", np.zeros((), dtype=np.uint64))
+        none = Constant("seed", np.zeros((), dtype=np.uint64))
+        seed = Count("seed", most=2**64 - 1, kind=np.uint64) if self._seeded else none
         return SparseVector("x0", "kept", self.down), seed
 
     @cached_property

@@ -27,7 +27,7 @@ from ..arrays import Array, Index
 from ..settings import Setting, above
 from ..work import LocalWork, Report
 from .echo import PAIR, Unacknowledged, confirmed, initial, unacknowledged
-from .layout import Count, FloatCount, Layout, Point
+from .layout import Count, Layout, Point
 from .messages import Vector
 from .relay import Relayed, Server, of_node, rows_of_node
 
@@ -56,7 +56,7 @@ class NetworkedADMM(Relayed):
     @cached_property
     def inbox(self) -> Layout:
         """The layout of neighbours, gain, degree and heard."""
-        degree = FloatCount("degree", 1, self.info.num_clients - 1)
+        degree = Count("degree", 1, self.info.num_clients - 1, None)
         return Layout(Inbox, Point("neighbours"), Point("gain"), degree, Count("heard"))
 
     def init_client(self, start: Array) -> Unacknowledged:
