@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from twinflower.data import draft_notes
+from twinflower.data.cells import Ambiguous
 from twinflower.data.checks import problems
 from twinflower.data.columns import Category, Number, Range
-from twinflower.data.cells import Ambiguous
 from twinflower.data.draft_notes import drafted
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.sites import TableData, load_tables

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinflower.data import csv_tables, draft_notes, drafts, tables
+from twinflower.data.cells import texts
 from twinflower.data.checks import problems
 from twinflower.data.columns import INDICATOR, ZERO, Category, Classes, Number, Range, Target
-from twinflower.data.cells import texts
 from twinflower.data.draft_notes import drafted
 from twinflower.data.drafts import draft, read_tables
 from twinflower.data.schema import Schema
