@@ -16,9 +16,10 @@ client keeps     nothing
 server keeps     x, z, s, the objective at x and its predicted decrease, and the sums over all rows at x
 Every client is needed in every round: losses of two rounds can be compared only if they are those of the same rows.
 
-A step is shortened until the objective falls by at least 1e-4 of what its slope predicts, by the minimum of a parabola
-between a tenth and half of the last t. A round is one point, so a shorter step costs one round. Where the loss is
-quadratic the first step ends the run.
+A step is shortened until the objective falls by at least 1e-4 of what its slope predicts: to at most half of the last
+t, and to the minimum of the exponential curve with its slope, curvature and last value, because rates, odds and hazards
+are exponential in x. A round is one point, so a shorter step costs one round. Where the loss is quadratic the first
+step ends the run.
 
 The end. With D = -(<g, s> + h(v) - h(x)) >= 0, N D / 2 is the Newton decrement of the sum over all N rows: without h
 the log likelihood can still rise by that much if it is quadratic, and estimates are within sqrt(N D) standard errors of
@@ -36,6 +37,7 @@ without an inverse. Of all minima v, that without a component in the directions 
 (`problems.quadratic`); coefficients which the rows do not determine are then named where standard errors are computed.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -58,7 +60,7 @@ from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
 GOING_ON, CONVERGED, UNBOUNDED = 0, 1, 2
 """Values of `Server.status`."""
 _DESCENT = 1e-4  # part of the predicted decrease by which a step must lower the objective
-_SHORTEST, _LONGEST = 0.1, 0.5  # by which a step is shortened
+_LONGEST, _STEEPEST, _HALVINGS, _LEAST = 0.5, 700.0, 50, 1e-300  # of a shorter step and the search for it
 _ROUNDING = 8.0  # units in the last place of an objective that is a mean of rounded losses
 _NEAR, _SLOW, _ROUNDS = 0.01, 0.2, 2  # no maximum: decrement, its ratio to the one before, and for how many rounds
 _MOVING = 0.2  # part of the largest entry of a step from which an entry is named as one without a maximum
@@ -234,13 +236,14 @@ class Newton(Algorithm):
         return int(server.slow) + 1 if near and decrement > _SLOW * server.decrement else 0
 
     def _shortened(self, server: Server, value: float) -> Server:
-        """The state with a shorter step: to the minimum of the parabola through the values and the slope at x."""
-        length, slope = float(server.length), float(server.slope)
-        rise = value - float(server.value) - slope * length
-        best = -slope * length**2 / (2 * rise) if np.isfinite(rise) and rise > 0 else 0.0
-        length = min(max(best, _SHORTEST * length), _LONGEST * length)
+        """The state with a shorter step: to the minimum of the exponential curve through the values and slope at x."""
+        length, slope = float(server.length), -float(server.slope)
+        growth = _growth((value - float(server.value)) / max(slope, _LEAST), length)
+        length = min(math.log1p(growth) / growth, _LONGEST * length)
         x = server.x.astype(np.float64)
-        return server._replace(trial=x + length * server.step, length=np.asarray(length), slow=np.zeros((), int))
+        return server._replace(
+            trial=x + length * server.step, length=np.asarray(length), slow=np.zeros((), int)
+        )
 
     def model(self, server: Server) -> Array:
         """The point with the lowest objective so far, (..., d)."""
@@ -263,6 +266,21 @@ class Newton(Algorithm):
     def information(self, server: Server) -> Information | None:
         """The sums over all rows at the last point of one run."""
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
+
+
+def _growth(rise: float, length: float) -> float:
+    """The c of the curve (exp(c t) - 1 - c t) / c^2 - t that has the value `rise` at t = length.
+
+    At 0 its slope is -1 and its curvature 1, as those of the objective along Newton's step in units of its slope, and
+    its minimum is at log(1 + c) / c.
+    """
+    low, high = -12.0, math.log(_STEEPEST / length)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        c = math.exp(middle)
+        below = (math.expm1(c * length) - c * length) / c**2 - length < rise
+        low, high = (middle, high) if below else (low, middle)
+    return math.exp(low)
 
 
 def has_information(objective: Any) -> bool:
