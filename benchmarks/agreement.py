@@ -21,7 +21,6 @@ from statsmodels.duration.hazard_regression import PHReg
 import twinflower
 from twinflower.models.inference import _largest_step
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.information import simulated
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
@@ -49,7 +48,9 @@ def ours(table: pd.DataFrame, label: str, event: str, rounds: int, folder: Path)
         "objective.name": "stratified-cox" if event else "logistic",
     }  # fmt: skip
     start = prepare(parse(keys))
-    step = 1.8 * _largest_step(simulated(start, start.start))
+    (query,) = [own for own in start.model_queries if own.name == "information"]
+    sums = query.simulated(start.start, start.config.rounds)
+    step = 1.8 * _largest_step(sums)
     (result,) = cohort.train([prepare(parse(keys | {"fedavg.step-size": step}))])
     found = twinflower.load(write_run(result, folder / "run")).coefficients()
     rows = [row for row in found if row.column in columns]

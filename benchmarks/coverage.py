@@ -157,7 +157,7 @@ def planned(objective: LinearModel, rows: int, rounds: int, epsilon: float) -> P
     """The plan of the sites' noise, the release after the last round included."""
     workloads = LocalSchedule(0, 1).workloads(np.full(SITES, rows // SITES))
     asked, target = [range(SITES)] * rounds, Target(epsilon, DELTA)
-    return Plan.of(Descent(), objective.bounds(1.0), workloads, asked, target, Shares(intervals=SHARE))
+    return Plan.of(Descent(), objective.bounds(1.0), workloads, asked, target, Shares(last=SHARE))
 
 
 class Found(NamedTuple):
@@ -184,7 +184,7 @@ def private(
 ) -> Iterator[tuple[Array, Array] | None]:
     """The estimate and its errors, both (d,), of each data set, None for one without intervals."""
     objective, projection = case.objective, reference.basis @ reference.basis.T
-    units, spread = Units.of(objective, 1.0), plan.release_of(plan.intervals, 0, 1.0).spread
+    units, spread = Units.of(objective, 1.0), plan.release_of(plan.last, 0, 1.0).spread
     sigma = float(plan.multipliers[0]) * spread * np.sqrt(SITES)  # of the sum over the sites
     points = descent(objective, rows, plan, draw)
     for x, features, labels in zip(points, rows.features, rows.labels, strict=True):

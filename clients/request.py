@@ -1,18 +1,15 @@
 """Requests to a client: what their configs hold, and which session a Flower run belongs to."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 from flwr.app import ConfigRecord, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError, SettingError
-from twinflower.models.score_bins import ScoreBins
 
-PLACE = ("centre", "width")  # keys of a request to evaluate a model: where the bins of the score lie
-INFORMATION = "information"  # key of a request for the sums from which standard errors follow
 MODEL_ONLY = "model-only"  # key of a request for the client's model without the other parts of its message
 _READ = {
     "round",
@@ -65,7 +62,7 @@ class RequestReader:
         return RoundRequest(round_, session, settled, closing, averages, config.get("ranges"))
 
     def evaluation(self, config: Mapping[str, Any]) -> tuple[int, str]:
-        """The round and the session of a request to evaluate a model."""
+        """The round and the session of a question about a model."""
         return _round_in(config, 1), self.session(config)
 
     def session(self, config: Mapping[str, Any]) -> str:
@@ -78,7 +75,7 @@ class RequestReader:
             raise ReplyError("the request belongs to another session than this run's")
         return session
 
-    def once(self, kind: str, config: Mapping[str, Any], asked: bytes, rounds: range) -> int:
+    def once(self, kind: str, config: Mapping[str, Any], asked: bytes, rounds: Container[int]) -> int:
         """The round of a request for exact sums of this kind, which is noted with what is asked, so that one answer of
         a round leaves this Flower run. ReplyError if the round is not one of these, or if another question was answered
         in it, or one in a later round. To be called before the answer is computed: a question may be asked again."""
@@ -104,18 +101,6 @@ def _round_in(config: Mapping[str, Any], first: int) -> int:
     if type(round_) is not int or round_ < first:
         raise ReplyError(f"the request must carry its round, a whole number from {first}; got {round_!r}")
     return round_
-
-
-def bins_in(config: Mapping[str, Any], own: ScoreBins) -> ScoreBins:
-    """The client's bins where a request to evaluate a model says that they lie; ReplyError for numbers that are no
-    place."""
-    place = {key: config.get(key, default) for key, default in zip(PLACE, own.place, strict=True)}
-    bins = replace(own, **place)
-    if not (all(type(number) is float for number in place.values()) and bins.valid):
-        raise ReplyError(
-            f"the request's bins must have a finite centre and a width above 0; got {list(place.values())}"
-        )
-    return bins
 
 
 def model_only(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,14 @@ reply is stored, so that a repeated request gets the same numbers and no dual is
 reply of a client without state and noise is not stored: computed again, it is the same.) A request for a round that is
 no longer stored is refused.
 
-Other modules read its request (`request`), prepare the client's rows (`rows`), and store what it computed (`completed`,
-`store`).
+Other modules read its request (`request`), prepare the client's rows (`rows`), store what it computed (`completed`,
+`store`), and hold the order of all steps that protects the data (`steps`).
 """
 
-from dataclasses import replace
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from logging import WARNING
 from typing import Any, ClassVar
 
@@ -23,23 +26,25 @@ from numpy.typing import NDArray
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import all_finite
 from twinflower.errors import ReplyError, SettingError, require
-from twinflower.first_counts import COUNTS_ROUND, FirstCounts
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
+from twinflower.privacy.release import Rounding
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, Objective, check_weights
 from twinflower.problems.penalised import check_clipping
+from twinflower.queries import question_in
+from twinflower.queries.first import COUNTS_ROUND, FirstCounts
+from twinflower.queries.held_out_question import HeldOutQuestion
+from twinflower.queries.query import SiteAnswer
 from twinflower.wire import checked
-from twinflower.work import LocalWork, Noise, Report, no_noise
+from twinflower.work import LocalWork, Noise, Report
 
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
-from .counts import PrivateEvaluation
-from .exact_answers import NOTHING, ExactAnswers
-from .intervals import PrivateIntervals
-from .request import INFORMATION, RequestReader, RoundRequest, bins_in
+from .request import RequestReader, RoundRequest
 from .rows import admitted, check_precision, check_rows
 from .safe_decoding import StrictClient
+from .steps import Cost, CountStep, Step, answered, carried_out
 from .store import CompletedRound, ContextStore, StateStore
 
 _NOT_SCALED: object = object()  # differs from the ranges in any request
@@ -54,12 +59,12 @@ class AlgorithmClient(NumPyClient):
     float64, or float32 without a guard. client, num_clients: partition number and count.
     schedule: the batches and number of local steps. seed: of the batches.
     guard: protects the client's releases; needed if the algorithm's `privacy` is not "none". store: where the state is
-    stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`. evaluation:
-    what a client with a guard needs to evaluate on them. first_counts: what the client counts and releases in round 0,
-    if there is anything; with private ranges among it, it scales its rows by those that every further request carries.
-    exact: what a client without a guard sends about its rows without noise. intervals: what one with a guard releases
-    after the last round, if anything. answers: counts the rounds of a client without a guard whose messages are exact
-    sums (`Algorithm.sends_sums`) and that has a limit for them.
+    stored, if not in the context. held_out: rows of this client that are not among `rows`, for `evaluate`.
+    first_counts: what the client counts and releases in round 0, if there is anything; with private ranges among it, it
+    scales its rows by those that every further request carries. answers: how it answers questions about models; by
+    default a client without a guard says without noise how good they are on its held-out rows. exact_rounds: counts the
+    rounds of a client without a guard whose messages are exact sums (`Algorithm.sends_sums`) and that has a limit for
+    them.
     """
 
     algorithm_class: ClassVar[type[Algorithm]]
@@ -79,10 +84,8 @@ class AlgorithmClient(NumPyClient):
         store: StateStore | None = None,
         held_out: Batch | None = None,
         first_counts: FirstCounts | None = None,
-        evaluation: PrivateEvaluation | None = None,
-        exact: ExactAnswers = NOTHING,
-        intervals: PrivateIntervals | None = None,
-        answers: ExactRounds | None = None,
+        answers: Iterable[SiteAnswer] | None = None,
+        exact_rounds: ExactRounds | None = None,
     ) -> None:
         if type(algorithm) is not self.algorithm_class:
             raise SettingError(
@@ -101,10 +104,10 @@ class AlgorithmClient(NumPyClient):
         self.schedule = schedule or LocalSchedule()
         self.seed = seed
         self.guard = guard
-        self.evaluation = evaluation
-        self.exact = exact
-        self.intervals = intervals
-        self.answers = answers
+        if answers is None:
+            answers = () if guard else (SiteAnswer(HeldOutQuestion()),)
+        self.answers = {answer.question.name: answer for answer in answers}
+        self.exact_rounds = exact_rounds
         self.store = store or ContextStore(context.state)
         self.first_counts = first_counts
         self._ranges = _NOT_SCALED
@@ -128,12 +131,16 @@ class AlgorithmClient(NumPyClient):
                 f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}"
             )
         require(
+            guard is None or all(answer.guard is not None for answer in self.answers.values()),
+            "a private client answers questions with noise only: give every SiteAnswer a guard",
+        )
+        require(
             guard is None
             or self.held_out is None
             or not len(self.held_out.labels)
-            or self.evaluation is not None,
-            "a private client with held-out rows needs a PrivateEvaluation: without one no ledger is charged for what "
-            "it reports about them",
+            or HeldOutQuestion.name in self.answers,
+            "a private client with held-out rows needs a SiteAnswer to HeldOutQuestion: without one no ledger is "
+            "charged for what it reports about them",
         )
 
     def to_client(self) -> Client:
@@ -157,11 +164,12 @@ class AlgorithmClient(NumPyClient):
         """
         request = self.requests.read(config)
         last = self.rounds.last(request.session)
-        done = self.rounds.repeated(request, last)
+        guard = None if request.closing else self.guard
+        step: Step = _Round(guard, request.session, self, request, last, parameters)
+        if request.round == COUNTS_ROUND and self.first_counts:
+            step = CountStep(self.guard, request.session, self.first_counts, self.rounds, request, last)
         try:
-            if done is None:
-                done = self._round(request, last, parameters)
-                self.rounds.save(request, done)
+            done = carried_out(step, self.requests)
         except BudgetSpent as spent:
             log(WARNING, "round %s is refused: %s", request.round, spent)
             if request.model_only:
@@ -170,74 +178,13 @@ class AlgorithmClient(NumPyClient):
         reply = reply_of(done)
         return reply[:1] if request.model_only else reply, self._num_rows, dict(done.metrics)
 
-    def _round(
-        self, request: RoundRequest, last: CompletedRound | None, parameters: Arrays
-    ) -> CompletedRound:
-        """Check the request, charge the round, compute it, and return what is to be stored."""
-        if request.round == COUNTS_ROUND:
-            return self._count(request, last)
-        self._scale(request.ranges)
-        inbox = self.algorithm.inbox.unpack(parameters, self.objective.d, dtype=self.start.dtype)
-        state = self.rounds.state(last)
-        if request.closing:
-            return self.rounds.completed(request, last, self._finish(request, state, inbox), [], {})
-        noise = self._open(request, state, inbox)
-        state, reply, report = self._trained(request, state, inbox, noise)
-        metrics = self._measured(report, parameters)
-        return self.rounds.completed(request, last, state, self._sealed(reply, parameters, request), metrics)
-
-    def _count(self, request: RoundRequest, last: CompletedRound | None) -> CompletedRound:
-        """Release the counts before round 1; the state is the initial one."""
-        assert self.first_counts
-        self.requests.bind(request.session)
-        with self.rounds.reserved(request, self.first_counts.bytes):
-            noise = self.first_counts.open(self.guard, request.session)
-        counts = self.first_counts.counts(noise)
-        return self.rounds.completed(request, last, self.rounds.state(None), [counts], {})
-
     def _scale(self, ranges: object) -> None:
         """Scale the rows by the ranges of a request, unless they are already."""
-        columns = self.first_counts.columns if self.first_counts else None
-        if columns and ranges != self._ranges:
-            features = columns.features(ranges).astype(self.start.dtype, copy=False)
+        first = self.first_counts
+        if first and first.scales and ranges != self._ranges:
+            features = np.asarray(first.features(ranges)).astype(self.start.dtype, copy=False)
             self.shards = replace(self.shards, features=features, lengths=None).prepared(self.objective)
             self._ranges = ranges
-
-    def _finish(self, request: RoundRequest, state: Any, inbox: Any) -> Any:
-        """The state after the closing message; it depends only on earlier releases and public values."""
-        self.requests.bind(request.session)
-        return self.algorithm.finish(state, inbox) if self.algorithm.closes else state
-
-    def _open(self, request: RoundRequest, state: Any, inbox: Any) -> Noise:
-        """Validate the request, then charge the round and return its noise, before anything private is computed."""
-        if self.guard is None:
-            self.requests.bind(request.session)
-            if self.answers:
-                self.answers.count(request.session, request.round, b"".join(own.tobytes() for own in inbox))
-            return no_noise
-        workload = self.schedule.workload(self._num_rows)
-        release = self.algorithm.release(self.guard.bounds, workload, request.round)
-        if self.guard.secret:
-            info = self.guard.bounds, workload, request.round, self.guard.noise_multiplier * release.spread
-            with np.errstate(all="ignore"):  # check_size refuses overflows
-                rounded = self.algorithm.rounding(state, inbox, *info)
-            self.guard.check_size(release, workload.rows, rounded, [*inbox, *state])
-        self.requests.bind(request.session)
-        with self.rounds.reserved(request, self.algorithm.upload.bits(self.objective.d) // 8):
-            return self.guard.open(release, request.round, request.session)
-
-    def _trained(
-        self, request: RoundRequest, state: Any, inbox: Any, noise: Noise
-    ) -> tuple[Any, Arrays, Report]:
-        """The state, the upload's arrays and the report of the local update; ReplyError if the upload is not finite."""
-        batches = self.schedule.batches(self.shards, self.client, self.seed, request.round)
-        work = LocalWork(self.objective, batches, noise, request.round)
-        with np.errstate(all="ignore"):  # a diverging model is recognised by its result
-            state, upload, report = self.algorithm.client_update(state, inbox, work)
-        reply = self.algorithm.upload.pack(upload, self.objective.d)
-        if not all(map(all_finite, reply)):
-            raise ReplyError(f"client {self.client}: the local update of round {request.round} is not finite")
-        return state, reply, report
 
     def _measured(self, report: Report, parameters: Arrays) -> Metrics:
         """The metrics of a reply; empty for a private client, because they could depend on private data."""
@@ -254,33 +201,105 @@ class AlgorithmClient(NumPyClient):
         return self.shards.span(self.client)[1]
 
     def evaluate(self, parameters: Arrays, config: dict[str, Any]) -> tuple[float, int, Metrics]:
-        """Evaluate the model, one array (d,), on the held-out rows; return the mean loss, the number of these rows, and
-        the metrics `correct` and `accuracy` with the request's round; a private client as in `PrivateEvaluation`.
+        """Answer the question that a request asks about the model, one array (d,): return a loss, the number of rows,
+        and the metrics with the request's round (`steps.answered`).
 
-        With "information" in config, the metrics are the sums over the training rows from which standard errors follow.
-        Changes no state of the training. Raises ReplyError if this client holds no rows out, does not send these sums
-        (`ExactAnswers`, `PrivateIntervals`), or if the request is malformed.
+        Unless config names another question (`twinflower.queries`), it is how good the model is on the held-out rows.
+        Changes no state of the training. Raises ReplyError if this client does not answer, or if the request is
+        malformed.
         """
-        if config.get(INFORMATION) is True:
-            if self.guard and not self.intervals:
-                raise ReplyError("this client sends no information matrix")
-            x = self._model(parameters)
-            self._scale(config.get("ranges"))
-            answers, rows = self.intervals or self.exact, self.shards.rows(self.client)
-            return answers.information(self.requests, self.objective, x, rows, config)
-        if self.held_out is None or (self.guard and not self.evaluation):
-            raise ReplyError("this client holds out no rows to evaluate on")
+        kind = question_in(config)
+        answer = self.answers.get(kind.name)
+        held_out = self.held_out if kind.of_held_out else None
+        exact = self.guard is not None and answer is not None and answer.guard is None
+        if answer is None or exact or (kind.of_held_out and held_out is None):
+            raise ReplyError(kind.absent)
         x = self._model(parameters)
-        bins = bins_in(config, self.evaluation.bins if self.evaluation else self.exact.bins)
-        if self.evaluation:
-            round_, session = self.requests.evaluation(config)
-            self.requests.bind(session)
-            known = self.store.evaluations
-            return self.evaluation.reply(self.objective, x, self.held_out, round_, session, known, bins)
-        return self.exact.evaluation(self.requests, self.objective, x, self.held_out, config, bins)
+        if held_out is None:
+            self._scale(config.get("ranges"))
+        rows = self.shards.rows(self.client) if held_out is None else held_out
+        return answered(answer, self.objective, x, rows, config, self.requests, self.store)
 
     def _model(self, parameters: Arrays) -> NDArray[Any]:
         """The model in a request to evaluate it."""
         if len(parameters) != 1:
             raise ReplyError(f"a model to evaluate is one array; got {len(parameters)}")
         return checked("the model", parameters[0], (self.objective.d,), self.start.dtype)
+
+
+@dataclass(frozen=True)
+class _Round(Step):
+    """A round of a client, or the message after the last round, which costs nothing."""
+
+    client: AlgorithmClient
+    request: RoundRequest
+    last: CompletedRound | None
+    parameters: Arrays
+
+    @cached_property
+    def inbox(self) -> Any:
+        """What the server sent; ReplyError for another message."""
+        client = self.client
+        return client.algorithm.inbox.unpack(self.parameters, client.objective.d, dtype=client.start.dtype)
+
+    @cached_property
+    def state(self) -> Any:
+        """The client's state before the round."""
+        return self.client.rounds.state(self.last)
+
+    def stored(self) -> CompletedRound | None:
+        return self.client.rounds.repeated(self.request, self.last)
+
+    def begin(self) -> Cost | None:
+        client, guard, round_ = self.client, self.guard, self.request.round
+        client._scale(self.request.ranges)
+        known = [*self.inbox, *self.state]
+        if guard is None:
+            return None
+        workload = client.schedule.workload(client._num_rows)
+        release = client.algorithm.release(guard.bounds, workload, round_)
+
+        def rounding() -> Rounding:
+            sigma = guard.noise_multiplier * release.spread
+            with np.errstate(all="ignore"):  # check_size refuses overflows
+                return client.algorithm.rounding(
+                    self.state, self.inbox, guard.bounds, workload, round_, sigma
+                )
+
+        size = client.algorithm.upload.bits(client.objective.d) // 8
+        return Cost(release, round_, size, rounding, known, workload.rows)
+
+    def reserved(self, size: int) -> AbstractContextManager[None]:
+        return self.client.rounds.reserved(self.request, size)
+
+    def compute(self, noise: Noise) -> CompletedRound:
+        client, request = self.client, self.request
+        if request.closing:
+            return client.rounds.completed(request, self.last, self._finished(), [], {})
+        if client.exact_rounds and self.guard is None:
+            asked = b"".join(own.tobytes() for own in self.inbox)
+            client.exact_rounds.count(request.session, request.round, asked)
+        state, reply, report = self._trained(noise)
+        metrics = client._measured(report, self.parameters)
+        sealed = client._sealed(reply, self.parameters, request)
+        return client.rounds.completed(request, self.last, state, sealed, metrics)
+
+    def _finished(self) -> Any:
+        """The state after the closing message; it depends only on earlier releases and public values."""
+        algorithm = self.client.algorithm
+        return algorithm.finish(self.state, self.inbox) if algorithm.closes else self.state
+
+    def _trained(self, noise: Noise) -> tuple[Any, Arrays, Report]:
+        """The state, the upload's arrays and the report of the local update; ReplyError if the upload is not finite."""
+        client, round_ = self.client, self.request.round
+        batches = client.schedule.batches(client.shards, client.client, client.seed, round_)
+        work = LocalWork(client.objective, batches, noise, round_)
+        with np.errstate(all="ignore"):  # a diverging model is recognised by its result
+            state, upload, report = client.algorithm.client_update(self.state, self.inbox, work)
+        reply = client.algorithm.upload.pack(upload, client.objective.d)
+        if not all(map(all_finite, reply)):
+            raise ReplyError(f"client {client.client}: the local update of round {round_} is not finite")
+        return state, reply, report
+
+    def save(self, done: CompletedRound) -> None:
+        self.client.rounds.save(self.request, done)

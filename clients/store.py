@@ -31,7 +31,6 @@ from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
 _KEY = "twinflower.session-key"  # record of context.state
-_EVALUATION, _INTERVALS = "evaluation", "intervals"
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
 _HEAD = 2**13  # bytes of a stored round besides its arrays, at most
@@ -74,13 +73,8 @@ class StateStore(Protocol):
     def save_key(self, session: str, key: bytes) -> None:
         """Store a new key."""
 
-    @property
-    def evaluations(self) -> "StateStore":
-        """A separate store, in the same place, for what the client released when it evaluated models."""
-
-    @property
-    def intervals(self) -> "StateStore":
-        """A separate store, in the same place, for what the client released for intervals."""
+    def of(self, kind: str) -> "StateStore":
+        """A separate store, in the same place, for what the client released when it answered questions of a kind."""
 
 
 @dataclass(frozen=True)
@@ -90,15 +84,9 @@ class ContextStore:
     state: RecordDict
     kind: str = ""
 
-    @property
-    def evaluations(self) -> "ContextStore":
+    def of(self, kind: str) -> "ContextStore":
         """See `StateStore`."""
-        return ContextStore(self.state, f".{_EVALUATION}")
-
-    @property
-    def intervals(self) -> "ContextStore":
-        """See `StateStore`."""
-        return ContextStore(self.state, f".{_INTERVALS}")
+        return ContextStore(self.state, f".{kind}")
 
     def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""
@@ -150,15 +138,9 @@ class FileStore:
     owner: str
     kind: str = "round"
 
-    @property
-    def evaluations(self) -> "FileStore":
+    def of(self, kind: str) -> "FileStore":
         """See `StateStore`."""
-        return replace(self, kind=_EVALUATION)
-
-    @property
-    def intervals(self) -> "FileStore":
-        """See `StateStore`."""
-        return replace(self, kind=_INTERVALS)
+        return replace(self, kind=kind)
 
     def last(self, session: str) -> CompletedRound | None:
         """See `StateStore`."""

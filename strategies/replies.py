@@ -86,16 +86,6 @@ def fit_results(reply: Message, round_: int, session: str) -> tuple[Arrays, Mapp
     return arrays, cast(Mapping[str, Any], metrics)
 
 
-def doubles(content: object, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
-    """The finite numbers in a metric of a reply, in this shape; ReplyError, which names them `what`, for others."""
-    if not isinstance(content, bytes) or len(content) != 8 * math.prod(shape):
-        raise ReplyError(f"{what} is {math.prod(shape)} doubles; the reply has another content")
-    numbers = np.frombuffer(content, "<f8").astype(np.float64)
-    if not np.isfinite(numbers).all():
-        raise ReplyError(f"{what} must be finite")
-    return numbers.reshape(shape)
-
-
 class Upload(NamedTuple):
     """What a client sent in a round: the algorithm's upload, and metrics."""
 

@@ -8,10 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.clients.records import record_of
-from twinflower.clients.request import INFORMATION, PLACE
 from twinflower.flower_messages import EVALUATE, FIT, PROPERTIES, reply_record, request_record
-from twinflower.models.evaluation import NO_BINS
-from twinflower.models.score_bins import ScoreBins
 from twinflower.rounds import Round
 
 from .quorum import mean_of
@@ -34,20 +31,9 @@ def fit_request(node: int, arrays: ArrayRecord, config: Mapping[str, Any]) -> Me
     return Message(_content(FIT, arrays, config), node, "train", group_id=str(config["round"]))
 
 
-def evaluate_request(
-    node: int, model: ArrayRecord, round_: int, session: str, bins: ScoreBins = NO_BINS
-) -> Message:
-    """A message that asks a node to evaluate the model of a round, and to count its scores in these bins, if any."""
-    place = dict(zip(PLACE, bins.place, strict=True)) if bins.number else {}
-    content = _content(EVALUATE, model, {"round": round_, "session": session, **place})
-    return Message(content, node, "evaluate", group_id=str(round_))
-
-
-def information_request(node: int, model: ArrayRecord, config: Mapping[str, Any]) -> Message:
-    """A message that asks a node for the sums from which standard errors of the last round's model follow; config: that
-    of a request for this round."""
-    content = _content(EVALUATE, model, {**config, INFORMATION: True})
-    return Message(content, node, "evaluate", group_id=str(config["round"]))
+def question_request(node: int, model: ArrayRecord, config: Mapping[str, Any]) -> Message:
+    """A message that asks a node about a model; config: round, session, and the fields of the question."""
+    return Message(_content(EVALUATE, model, config), node, "evaluate", group_id=str(config["round"]))
 
 
 def _content(kind: str, arrays: ArrayRecord, config: Mapping[str, Any]) -> RecordDict:

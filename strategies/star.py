@@ -31,9 +31,9 @@ from twinflower.rounds import Round, Training
 from twinflower.wire import from_npy
 
 from .exchange import Exchange
+from .first import Agreement
 from .nodes import meet
 from .quorum import Quorum, incomplete
-from .ranges import Agreement
 from .replies import Inspector, Upload, fit_results, sort_replies
 from .requests import Requests
 from .roster import Roster

@@ -675,6 +675,11 @@ def small(variant: str, **keys: Any) -> PreparedRun:
 PRIVATE_KEYS = {"privacy.mode", "epsilon", "noise-multiplier", "trust", "honest-sites"}
 
 
+def query(setup: PreparedRun, name: str) -> Any:
+    """The question of this name that a run asks."""
+    return next(own for own in setup.queries if own.name == name)
+
+
 def public(variant: str, **keys: Any) -> PreparedRun:
     """`small` without the variant's privacy."""
     known = {key: value for key, value in VARIANTS[variant].items() if key not in PRIVATE_KEYS}

@@ -13,10 +13,11 @@ from scipy.stats import chi2
 from twinflower.errors import SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.charges import Charge
-from twinflower.privacy.counts import Accuracy, correct
+from twinflower.privacy.counts import Accuracy
 from twinflower.privacy.halving import Halving, Stage, stages
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
+from twinflower.queries.held_out_question import correct
 from twinflower.simulation.runs.client_factory import ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort

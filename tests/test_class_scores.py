@@ -15,11 +15,12 @@ from twinflower.errors import SettingError
 from twinflower.models.class_scores import ClassBins, ClassTable, one_against_rest
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
-from twinflower.privacy.counts import CountPlan, summed
+from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import probabilities
 from twinflower.problems.objectives import make_objective
+from twinflower.queries.held_out_question import most_moved, summed
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -152,7 +153,7 @@ BINS = ClassBins(6, 0.0, 1.0, classes=3)
 @pytest.mark.parametrize("unit", [ONE_RECORD, Unit("group", 2)])
 def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit):
     """Rows that are predicted correctly, and wrongly with the score of every class in another bin."""
-    plan, alike = CountPlan((3,), np.array([3]), 0.7, unit, bins=BINS), unit.rows or 1
+    plan, alike = CountPlan((3,), np.array([3]), 0.7, unit, moved=most_moved(BINS)), unit.rows or 1
     near = Batch(np.array([[1.0, 0.0, 0.5]] * 3), np.zeros(3, int))
     far = Batch(np.array([[0.0, 1.0, 0.99]] * alike + [[1.0, 0.0, 0.5]] * (3 - alike)), np.zeros(3, int))
     a, b = (summed(OBJECTIVE, X, rows, bins=BINS) for rows in (near, far))

@@ -28,7 +28,6 @@ from twinflower.problems.objectives import make_objective
 from twinflower.simulation.report.messages import row_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -115,7 +114,7 @@ def test_whatever_the_held_out_rows_are_the_model_is_the_same_to_the_bit(name):
 def test_without_held_out_rows_nothing_changes():
     """The same rows as before, and no columns of the sites."""
     setup = small("fedpdm")
-    assert setup.held is None and held_rows(setup, 0) is None
+    assert setup.held is None and setup.held_rows(0) is None
     assert not set(COLUMNS) & inprocess.train(setup).rows[-1].keys()
 
 
@@ -322,7 +321,7 @@ def test_a_site_that_reports_nonsense_is_left_out_of_the_metrics_only(fault, cap
     setup = held()
     good, bad = inprocess.train(setup), run_strategy(setup, Spoilt(setup), "inprocess")
     assert_array_equal(good.model, bad.model)
-    others = [evaluate(setup.objective, good.model, held_rows(setup, i)) for i in range(8) if i != 2]
+    others = [evaluate(setup.objective, good.model, setup.held_rows(i)) for i in range(8) if i != 2]
     assert bad.rows[-1]["held_out_loss"] == pooled(others)["held_out_loss"]
     assert bad.rows[-1]["held_out_rows"] == good.rows[-1]["held_out_rows"] - setup.held.sizes[2]
 

@@ -1,27 +1,30 @@
 """What a client sends about its rows without noise: for every kind of answer, one question in a round of the run."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 from flwr.app import Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import SMALL, small
 
-from twinflower.clients.exact_answers import ExactAnswers
-from twinflower.clients.request import INFORMATION
 from twinflower.errors import ReplyError
 from twinflower.models.class_scores import ClassBins
+from twinflower.queries import QUERIES
+from twinflower.queries.held_out_question import HeldOutQuestion
+from twinflower.queries.information import InformationQuestion
+from twinflower.queries.query import ModelQuery, SiteAnswer
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 
 LAST = 5
 NUMBERS = {"data.name": "diabetes", "objective.name": "least-squares"}
-KINDS = {  # a setting of `ExactAnswers` -> its value, what is in a request, and the data where they are not digits
+# a field of `HeldOutQuestion`, or another question -> its value, what is in a request, and the data if not digits
+KINDS = {
     "plain": (None, {}, {}),
     "bins": (ClassBins(10, classes=10), {"centre": 0.0, "width": 1.0}, {}),
     "errors": (True, {}, NUMBERS),
-    "standard_errors": (True, {INFORMATION: True}, {}),
+    "information": (True, {"information": True}, {}),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -32,12 +35,16 @@ def answering(kind):
     setup = prepare(parse(SMALL | {"algorithm": "fedavg"} | keys))
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
     client.held_out = client.shards.rows(0)
-    client.exact = replace(client.exact, **({} if kind == "plain" else {kind: value}))
+    question = HeldOutQuestion(range(LAST + 1), **({kind: value} if kind in ("bins", "errors") else {}))
+    answers = SiteAnswer(question), SiteAnswer(InformationQuestion((LAST,)))
+    client.answers = {answer.question.name: answer for answer in answers}
     return client, setup.start, asked | {"round": LAST, "session": "one"}
 
 
 def test_the_table_has_every_kind():
-    assert {own.name for own in fields(ExactAnswers)} - {"rounds", "least_cell"} | {"plain"} == set(KINDS)
+    public = {"rounds", "odds", "bound", "sizes", "least_cell"}
+    others = {query.kind.name for query in QUERIES if issubclass(query, ModelQuery)} - {"evaluation"}
+    assert {own.name for own in fields(HeldOutQuestion)} - public | {"plain"} | others == set(KINDS)
 
 
 @every_kind
@@ -65,7 +72,7 @@ def test_earlier_rounds_and_rounds_that_the_run_does_not_have_are_refused(kind):
         client.evaluate([x], asked | {"session": "two"})
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "standard_errors"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "information"])
 def test_one_model_is_evaluated_after_every_round_from_0_on(kind):
     client, x, asked = answering(kind)
     for round_ in (0, 1, 2, LAST):
@@ -82,9 +89,9 @@ def test_a_question_that_is_refused_or_malformed_leaves_nothing_behind():
 
 
 def test_a_client_that_does_not_know_the_last_round_answers_one_model_a_round():
-    """As in a user's own app, whose client is made without `ExactAnswers`."""
+    """As in a user's own app, whose client is made without answers."""
     client, x, asked = answering("plain")
-    client.exact = ExactAnswers()
+    client.answers = {"evaluation": SiteAnswer(HeldOutQuestion())}
     for round_ in (1, 7, 10**6):
         client.evaluate([x + round_], asked | {"round": round_})
         with pytest.raises(ReplyError, match="only one is"):

@@ -17,7 +17,6 @@ from twinflower.models.facts import Clipped, Facts
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.agreement import simulated
 from twinflower.simulation.runs.facts import known
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -168,7 +167,7 @@ def test_clipped_values_are_counted_and_more_than_a_hundredth_withhold_the_inter
 def test_without_privacy_a_private_range_clips_nothing(tmp_path):
     keys = sites(tmp_path, "logistic")[0]
     with_age(tmp_path, '"private"')
-    (result,) = cohort.train([at_maximum(simulated(prepare(parse(keys))))])
+    (result,) = cohort.train([at_maximum(prepare(parse(keys)).first.simulated())])
     (own,) = (own for name, own in result.setup.ranges if name == "age")
     assert not own.excludes(ages(tmp_path)).any()
     found = twinflower.load(write_run(result, tmp_path / "run")).coefficients()

@@ -28,7 +28,6 @@ from twinflower.models.evaluation import evaluate as at_site
 from twinflower.models.evaluation import pooled
 from twinflower.simulation.app import client_app
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 
@@ -77,7 +76,7 @@ def test_flowers_evaluation_is_on_the_held_out_rows():
     setup = small("fedavg-group", **NO_PROX, evaluation__held_out=0.25)
     result = flowers(setup, evaluated=1.0)
     (x,) = result.arrays.to_numpy_ndarrays()
-    known = pooled([at_site(setup.objective, x, held_rows(setup, i)) for i in range(8)])
+    known = pooled([at_site(setup.objective, x, setup.held_rows(i)) for i in range(8)])
     told = result.evaluate_metrics_clientapp[5]
     assert told["accuracy"] == pytest.approx(known["held_out_accuracy"])
     assert told["loss"] == pytest.approx(known["held_out_loss"])

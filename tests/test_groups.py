@@ -19,7 +19,6 @@ from twinflower.settings import make
 from twinflower.simulation import estimators
 from twinflower.simulation.app import client_app
 from twinflower.simulation.runs.facts import known as facts_known
-from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.rehearsal import at_sites
@@ -78,7 +77,7 @@ def _in_run(setup):
     """Test rows, and per client those it trains on and those it holds out; a patient is in one of all these sets."""
     data = setup.dataset
     parts = [data.features[setup.partition.of(i)] for i in range(setup.partition.num_clients)]
-    return [data.test_features, *parts, *(held_rows(setup, i).features for i in range(len(parts)))]
+    return [data.test_features, *parts, *(setup.held_rows(i).features for i in range(len(parts)))]
 
 
 def _one_file(run):
@@ -151,7 +150,7 @@ def test_rows_of_a_site_column_stay_together_at_every_site(run, tmp_path):
     setup = prepare(parse(keys))
     for client in range(3):
         kept = persons(setup.dataset.features[setup.partition.of(client)])
-        assert kept and not kept & persons(held_rows(setup, client).features)
+        assert kept and not kept & persons(setup.held_rows(client).features)
 
 
 # ------------------------------------------------------------------------------------- the divisions themselves
@@ -283,7 +282,7 @@ def test_a_site_holds_out_whole_patients_and_as_many_rows_as_the_server_expects(
     server = prepare(config)
     for number, entries in enumerate(nodes):
         site = node(config, number, entries)
-        held = held_rows(site, number)
+        held = site.held_rows(number)
         assert len(site.dataset.labels) == server.partition.sizes[number]
         assert len(held.labels) == server.held.sizes[number]
         assert not persons(site.dataset.features) & persons(held.features)

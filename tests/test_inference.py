@@ -9,12 +9,10 @@ import statsmodels.api as sm
 from flwr.app import ConfigRecord, Context, RecordDict
 from grids import Deployed, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small
+from problems import query, small
 from typer.testing import CliRunner
 
 import twinflower
-from twinflower.clients.exact_answers import ExactAnswers
-from twinflower.clients.request import INFORMATION
 from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, SettingError
@@ -26,12 +24,12 @@ from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
+from twinflower.queries.information import InformationQuestion, smallest_cell
+from twinflower.queries.query import SiteAnswer
 from twinflower.simulation import cli
-from twinflower.simulation.app.exact_policy import smallest_cell
 from twinflower.simulation.arguments import show_coefficients
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import information
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
@@ -109,7 +107,7 @@ def at_maximum(setup, steps=30, kept=None):
     x = setup.start.copy()
     kept = list(range(len(x))) if kept is None else kept
     for _ in range(steps):
-        sums = information.simulated(setup, x, None).at(kept)
+        sums = query(setup, "information").simulated(x, setup.config.rounds).at(kept)
         x[kept] -= np.linalg.pinv(sums.matrix, rcond=1e-12, hermitian=True) @ sums.gradient
     return replace(setup, start=x)
 
@@ -273,15 +271,15 @@ def test_without_the_setting_nothing_is_sent(tmp_path):
     assert inprocess.train(setup).information is None
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
     with pytest.raises(ReplyError, match="sends no information matrix"):
-        client.evaluate([setup.start], {"round": 1, INFORMATION: True})
+        client.evaluate([setup.start], {"round": 1, "information": True})
 
 
 def test_a_private_client_sends_none_whatever_the_request():
     setup = small("fedpdm-private")
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
-    client.exact = ExactAnswers(0, False, True, setup.config.rounds)
+    client.answers["information"] = SiteAnswer(InformationQuestion((setup.config.rounds,)))
     with pytest.raises(ReplyError, match="sends no information matrix"):
-        client.evaluate([setup.start], {"round": 1, INFORMATION: True})
+        client.evaluate([setup.start], {"round": 1, "information": True})
     assert client.guard.ledger.charges() == []
 
 
@@ -447,8 +445,8 @@ class Spoilt(InProcessGrid):
     def answer(self, message):
         reply = super().answer(message)
         config = message.content.config_records.get("evaluateins.config", {})
-        if config.get(INFORMATION) and message.metadata.dst_node_id == 2:
-            reply.content["evaluateres.metrics"] = ConfigRecord({"round": 1, INFORMATION: self.numbers})
+        if config.get("information") and message.metadata.dst_node_id == 2:
+            reply.content["evaluateres.metrics"] = ConfigRecord({"round": 1, "information": self.numbers})
         return reply
 
 
@@ -524,8 +522,8 @@ def test_a_client_sends_one_matrix_of_a_run_after_its_last_round(tmp_path):
     client, x = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {})), setup.start
     for round_ in (1, 2, 4, None, True):
         with pytest.raises(ReplyError, match=r"nothing exact is sent|must carry its round"):
-            client.evaluate([x], {"round": round_, INFORMATION: True})
-    asked = {"round": 3, "session": "one", INFORMATION: True}
+            client.evaluate([x], {"round": round_, "information": True})
+    asked = {"round": 3, "session": "one", "information": True}
     first = client.evaluate([x], asked)
     assert client.evaluate([x], asked) == first
     with pytest.raises(ReplyError, match="another model was evaluated after this round"):

@@ -24,7 +24,6 @@ from twinflower.randomness import participants
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.held_out import counts, held_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
@@ -270,7 +269,7 @@ def patients(folder, **keys):
 def own_scores(result):
     """The score of each client's own model on the rows that it holds out, and how many these are."""
     found = [
-        evaluate(result.setup.objective, own, held_rows(result.setup, i))
+        evaluate(result.setup.objective, own, result.setup.held_rows(i))
         for i, own in enumerate(result.points)
     ]
     return np.array([site.correct / site.rows for site in found]), np.array([site.rows for site in found])
@@ -294,7 +293,7 @@ def test_clients_evaluate_their_own_models(variant):
     assert_allclose(results[0].points, results[1].points, rtol=0, atol=1e-14)
     for columns in zip(*([row[OWN_MODEL] for row in result.rows] for result in results[:2]), strict=True):
         assert_allclose(*columns, rtol=1e-12)
-    shared = evaluate(setups[0].objective, results[0].model, held_rows(setups[0], 0))
+    shared = evaluate(setups[0].objective, results[0].model, setups[0].held_rows(0))
     assert shared.correct != results[0].by_site[0] * shared.rows
 
 
@@ -304,13 +303,13 @@ def test_a_private_client_releases_the_count_of_its_own_model():
     setup, other = small("mr-mtl-private", **keys), small("fedprox", **keys, privacy__mode="public-state")
     results = [inprocess.train(setup), *cohort.train([setup])]
     scores, rows = own_scores(results[0])
-    assert counts(setup).mu == pytest.approx(counts(other).mu)
+    assert setup.plan.evaluation.mu == pytest.approx(other.plan.evaluation.mu)
     for result in results:
         assert OWN_MODEL not in result.rows[-1]
         found = result.rows[-1]["held_out_accuracy"]
         assert found == pytest.approx(np.average(scores, weights=rows), abs=5e-3)
     shared = [
-        evaluate(setup.objective, results[0].model, held_rows(setup, i)).correct for i in range(len(rows))
+        evaluate(setup.objective, results[0].model, setup.held_rows(i)).correct for i in range(len(rows))
     ]
     assert abs(found - sum(shared) / rows.sum()) > 0.02
 

@@ -34,7 +34,7 @@ from twinflower.problems.regularisers import (
     on_part,
 )
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
-from twinflower.simulation.app.exact_policy import check_exact
+from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import Site
 from twinflower.simulation.report.html.runs import page_of_run
 from twinflower.simulation.report.messages import warnings
@@ -400,10 +400,10 @@ EXACT = KEYS | {"data.row-norm": 0.0, "regulariser.name": "none"}
 def test_a_site_decides_whether_it_sends_score_and_information(policy, why):
     setup, site = prepare(parse(EXACT)), Site(0, 3, **policy)
     if not why:
-        check_exact(setup, site)
+        client_app._check_policy(setup, site)
         return
     with pytest.raises(SettingError, match=why):
-        check_exact(setup, site)
+        client_app._check_policy(setup, site)
 
 
 def test_answers_are_counted_over_runs(tmp_path):
@@ -431,7 +431,7 @@ def test_a_client_counts_before_it_answers(tmp_path):
     class Counting(inprocess.InProcessGrid):
         def new_client(self, node, context):
             client = super().new_client(node, context)
-            client.answers = answers if node == 2 else None
+            client.exact_rounds = answers if node == 2 else None
             return client
 
     result = inprocess.run_strategy(setup, Counting(setup), "inprocess")

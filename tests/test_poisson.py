@@ -17,10 +17,10 @@ from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.assessment import assess
 from twinflower.privacy.audit import replay
-from twinflower.privacy.counts import summed
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
+from twinflower.queries.held_out_question import summed
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare

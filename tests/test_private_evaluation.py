@@ -11,40 +11,44 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small
+from problems import query, small
 from scipy.stats import binomtest, chi2, norm
 
 from twinflower.algorithms import FedAvg
 from twinflower.clients import ContextLedger
 from twinflower.data.partition import Partition, hold_out
 from twinflower.errors import ReplyError, SettingError
-from twinflower.models.evaluation import NO_BINS, Released, estimated, private_columns
+from twinflower.models.evaluation import Released, estimated, private_columns
 from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, total_cost
-from twinflower.privacy.counts import CountPlan, summed
+from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.ledger import FileLedger, read_ledger
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
+from twinflower.queries.held_out import split
+from twinflower.queries.held_out_question import HeldOutQuestion, summed
+from twinflower.queries.query import EVERY_ROUND
 from twinflower.simulation.report.messages import evaluated as closing_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import held_out, server
+from twinflower.simulation.runs import server
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.privacy import accounts, spent
-from twinflower.simulation.runs.rows import all_rows, held_rows
+from twinflower.simulation.runs.rows import all_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
-from twinflower.strategies.site_evaluation import evaluations
+from twinflower.strategies.replies import sort_replies
+from twinflower.strategies.site_evaluation import reading
 from twinflower.sums.noise import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
@@ -67,7 +71,7 @@ def private(name="fedpdm-private", **keys):
 
 def at_sites(result):
     """The clients' columns of all evaluated rows of metrics.csv."""
-    rows = [[row[column] for column in held_out.columns(result.setup)] for row in result.rows]
+    rows = [[row[column] for column in query(result.setup, "evaluation").columns] for row in result.rows]
     return [row for row in rows if not np.isnan(row[0])]
 
 
@@ -170,7 +174,7 @@ def test_a_record_pays_for_training_or_for_the_evaluation(name):
     assert_array_equal(with_it.plan.multipliers, without.plan.multipliers)
     assert_allclose(with_it.plan.mu_limit, bare.mu(bare.shares).max())
     plan = with_it.plan.evaluation
-    sigmas = [plan.sigma(client) for client in range(8)]
+    sigmas = [plan.noise(client) for client in range(8)]
     assert len(plan.rounds) == 3
     assert_allclose([3 / sigma**2 for sigma in sigmas], 0.4 * with_it.plan.mu_limit**2)
     assert_allclose(with_it.plan.mu(bare.shares), np.maximum(bare.mu(bare.shares), plan.mu))
@@ -292,19 +296,19 @@ def test_another_split_in_the_same_session_is_paid_in_full(tmp_path):
     ledger = FileLedger(tmp_path / "a.ledger", "data", 100.0, 1e-4)
     budget = Budget(3.0)
     ledger.charge(charge("session", 1, 2.0, "first"), budget)
-    for split in ("second", ""):
+    for other in ("second", ""):
         with pytest.raises(BudgetSpent, match="the run's privacy budget is spent"):
-            ledger.charge(charge("session", -1, 2.0, split), budget)
+            ledger.charge(charge("session", -1, 2.0, other), budget)
     ledger.charge(charge("session", -1, 2.0, "first"), budget)
     assert total_cost(ledger.charges()) == 2.0
 
 
 def test_the_identity_of_a_split_depends_on_what_determines_it():
     setups = [private(), private(seed=6), private(evaluation__held_out=0.4), private(rounds=7)]
-    assert len({held_out.split(setup, 0) for setup in setups}) == 4
-    assert held_out.split(setups[0], 0) != held_out.split(setups[0], 1)
-    assert len(held_out.split(setups[0], 0)) == 64  # too long to look for two settings with the same one
-    assert held_out.split(private(output__checkpoint_every=2), 0) == held_out.split(setups[0], 0)
+    assert len({split(setup, 0) for setup in setups}) == 4
+    assert split(setups[0], 0) != split(setups[0], 1)
+    assert len(split(setups[0], 0)) == 64  # too long to look for two settings with the same one
+    assert split(private(output__checkpoint_every=2), 0) == split(setups[0], 0)
 
 
 def test_the_ledgers_of_a_run_hold_what_it_states(tmp_path):
@@ -354,7 +358,7 @@ def replay_costs(unit, rows, rounds=3):
     trained = sum((move.moved / (2.0 * move.sensitivity)) ** 2 for move in moves)
     counts = CountPlan(tuple(range(1, rounds + 1)), np.array([len(HELD)]), math.sqrt(rounds) / 2, unit)
     pair = [summed(OBJECTIVE, start, part(rows, HELD)) for rows in (data, other)]
-    evaluated = rounds * float(((pair[0] - pair[1]) / counts.sigma(0)).item() ** 2)
+    evaluated = rounds * float(((pair[0] - pair[1]) / counts.noise(0)).item() ** 2)
     return trained, evaluated, float(counts.with_training(np.array([rounds / 4.0]))[0])
 
 
@@ -486,11 +490,11 @@ def _held(setup):
 
 def test_the_noise_is_fresh_and_as_large_as_planned():
     setup = private(evaluation__release_every=1)
-    counts, rounds = setup.plan.evaluation, range(1, 6)
+    held_out, rounds = query(setup, "evaluation"), range(1, 6)
     sites = [
-        held_out._count(setup, counts, setup.start, client, t, NO_BINS) for client in range(8) for t in rounds
+        held_out._simulated(held_out.question, client, setup.start, t) for client in range(8) for t in rounds
     ]
-    exact = [summed(setup.objective, setup.start, held_rows(setup, i))[0] for i in range(8) for t in rounds]
+    exact = [summed(setup.objective, setup.start, setup.held_rows(i))[0] for i in range(8) for t in rounds]
     drawn = np.array([(site.value - right) / site.sigma for site, right in zip(sites, exact, strict=True)])
     assert len(np.unique(drawn)) == len(drawn)
     assert 1e-6 < chi2.sf((drawn**2).sum(), len(drawn)) < 1 - 1e-6
@@ -538,17 +542,17 @@ def test_a_round_is_evaluated_once_and_asked_again_gives_the_stored_number(tmp_p
     """Also after a restart of the client, whose noise is secret; a second model is refused, and charged nothing."""
     setup = private(evaluation__release_every=1)
     ledger = FileLedger(tmp_path / "a.ledger", "data", 100.0, 1e-4)
-    guard = setup.plan.guard(0, ledger, run="1", split=held_out.split(setup, 0))
+    guard = setup.plan.guard(0, ledger, run="1", split=split(setup, 0))
     context = Context(1, 1, {}, RecordDict(), {})
     first = client_of(setup, 0, context, guard, str(tmp_path)).evaluate([setup.start], {"round": 2})
     context = Context(1, 1, {}, RecordDict(), {})
     mine = client_of(setup, 0, context, guard, str(tmp_path))
     assert mine.evaluate([setup.start], {"round": 2}) == first
-    with pytest.raises(ReplyError, match="another model was evaluated after round 2"):
+    with pytest.raises(ReplyError, match="evaluation of another model was released after round 2"):
         mine.evaluate([setup.start + 1], {"round": 2})
     assert mine.evaluate([setup.start], {"round": 3}) != first
     assert [c.round for c in ledger.charges()] == [-2, -3]
-    assert first[2]["sigma"] == setup.plan.evaluation.sigma(0)
+    assert first[2]["sigma"] == setup.plan.evaluation.noise(0)
     cells = first[2]["value"] / 2.0 ** (math.floor(math.log2(first[2]["sigma"])) - 20)
     assert cells == round(cells)
 
@@ -594,7 +598,7 @@ def test_a_reply_of_the_other_kind_is_rejected(noisy):
     reply = Message(content, reply_to=Message(RecordDict(), 7, "evaluate"))
     reply.metadata.__dict__["_src_node_id"] = 7
     for wanted in (False, True):
-        good, rejected = evaluations([reply], {0: 7}, 1, wanted)
+        good, rejected = sort_replies([reply], {7: 0}, reading(HeldOutQuestion(), 1, wanted), 1)
         assert (len(good), len(rejected)) == ((1, 0) if wanted == noisy else (0, 1))
 
 
@@ -603,13 +607,13 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
     setup = private()
     InProcessGrid(setup)  # gives Flower's messages an identity
     evaluation = server.evaluation(setup, lambda round_: False)
-    assert list(evaluation.held_out) == setup.held.sizes.tolist()
+    assert list(evaluation.question.sizes) == setup.held.sizes.tolist()
     evaluation.evaluates = lambda round_: True
     nodes = {client: client + 1 for client in range(setup.config.clients.count)}
     for round_, claimed, left_out in ((4, 0, []), (5, 1, [2])):
         replies = []
         for client_, node in nodes.items():
-            rows = evaluation.held_out[client_] + claimed * (client_ == 2)
+            rows = evaluation.question.sizes[client_] + claimed * (client_ == 2)
             metrics = {"round": round_, "value": 1.0, "sigma": 1.0, "accuracy": 0.5}
             content = {"evaluateres.loss": MetricRecord({"loss": 0.5})}
             content |= {"evaluateres.num_examples": MetricRecord({"num_examples": rows})}
@@ -619,7 +623,7 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
             replies.append(reply)
         with caplog.at_level(logging.WARNING):
             found = evaluation.read(replies, nodes, round_, private=True)
-        rows = sum(size for client_, size in enumerate(evaluation.held_out) if client_ not in left_out)
+        rows = sum(size for client_, size in enumerate(evaluation.question.sizes) if client_ not in left_out)
         assert found["held_out_rows"] == rows
     assert "client 2 is not in the evaluation: the client must hold out" in caplog.text
 
@@ -636,7 +640,8 @@ def test_a_ledger_recognises_the_rows_with_and_without_evaluation():
 def test_a_server_that_evaluates_every_model_gets_no_more_than_the_budget():
     setup = private(privacy__evaluation_share=1.0)
     mine = client(setup)
-    mine.evaluation = replace(mine.evaluation, rounds=())  # as in an app that names no rounds
+    own = mine.answers["evaluation"]  # as in an app that names no rounds
+    mine.answers["evaluation"] = replace(own, question=replace(own.question, rounds=EVERY_ROUND))
     mine.evaluate([setup.start], {"round": 1})
     with pytest.raises(
         ReplyError, match="the evaluation after round 2 is refused: the run's privacy budget is spent"
@@ -721,7 +726,7 @@ def test_the_papers_own_form_has_no_budget_for_it():
 
 def test_a_private_client_takes_no_held_out_rows_without_a_budget():
     setup = small("fedpdm-private")
-    with pytest.raises(SettingError, match="needs a PrivateEvaluation"):
+    with pytest.raises(SettingError, match="needs a SiteAnswer to HeldOutQuestion"):
         client_of(replace(setup, own_held=setup.shards.rows(0)), 0, Context(1, 1, {}, RecordDict(), {}))
 
 

@@ -10,12 +10,11 @@ from cuts import cut_off, equal
 from flwr.app import ConfigRecord, Context, RecordDict
 from grids import Deployed, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import small
+from problems import query, small
 from test_inference import at_maximum, sites
 from typer.testing import CliRunner
 
 import twinflower
-from twinflower.clients.request import INFORMATION
 from twinflower.data.columns import Category, Number, Range
 from twinflower.data.schema import Schema
 from twinflower.errors import ReplyError, SettingError
@@ -34,7 +33,6 @@ from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import information
 from twinflower.simulation.runs.advice import outlook
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
@@ -166,8 +164,8 @@ def test_the_release_attains_its_charge_and_never_exceeds_it(objective, changes,
         features, labels = rows.features.copy(), rows.labels.copy()
         features[:replaced], labels[:replaced] = row, 0
         client.shards = type(client.shards).site(Batch(features, labels), 0)
-        reply = client.evaluate([x], {"round": 3, INFORMATION: True})[2]
-        moved.append(np.frombuffer(reply[INFORMATION]))
+        reply = client.evaluate([x], {"round": 3, "information": True})[2]
+        moved.append(np.frombuffer(reply["information"]))
     (charge,) = client.guard.ledger.charges()
     distance = np.linalg.norm(np.subtract(*moved))
     attained = (
@@ -188,8 +186,9 @@ def test_the_noise_is_as_large_as_planned(tmp_path):
         mine = replace(setup, config=replace(setup.config, seed=seed))
         for client in range(3):
             v = Units.of(setup.objective, 1.0).released(setup.objective, x, setup.shards.rows(client))
-            own, sigma = information.units(mine), information.sigma(mine, client)
-            found = information._released(mine, x, client)
+            errors = query(mine, "information")
+            own, sigma = errors.question.units, errors.sigma(client)
+            found = errors._simulated(errors.question, client, x, 3)
             noise = (own.packed(found.gradient, found.matrix) - v) / sigma
             squares, size = squares + noise @ noise, size + len(v)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
@@ -212,7 +211,7 @@ def test_the_ledger_is_charged_once_and_what_was_planned(tmp_path):
 def test_a_release_that_failed_is_charged_and_not_made_again(tmp_path, monkeypatch):
     setup = run(tmp_path)
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
-    asked = [setup.start], {"round": 3, INFORMATION: True}
+    asked = [setup.start], {"round": 3, "information": True}
 
     def fail(*_):
         assert [charge.round for charge in client.guard.ledger.charges()] == [4]
@@ -229,13 +228,13 @@ def test_a_release_that_failed_is_charged_and_not_made_again(tmp_path, monkeypat
 def test_a_repeated_request_gets_the_same_numbers_and_another_one_is_refused(tmp_path):
     setup = run(tmp_path)
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
-    x, asked = setup.start, {"round": 3, "session": "one", INFORMATION: True}
+    x, asked = setup.start, {"round": 3, "session": "one", "information": True}
     first = client.evaluate([x], asked)
     assert client.evaluate([x], asked) == first
-    with pytest.raises(ReplyError, match="for a second model"):
+    with pytest.raises(ReplyError, match="information matrix of another model"):
         client.evaluate([x + 1], asked)
     for round_ in (1, 2, 4):
-        with pytest.raises(ReplyError, match=f"no information matrix after round {round_}"):
+        with pytest.raises(ReplyError, match=f"no information matrix is planned after round {round_}"):
             client.evaluate([x], asked | {"round": round_})
     with pytest.raises(ReplyError, match="another session"):
         client.evaluate([x], asked | {"session": "two"})
@@ -245,7 +244,7 @@ def test_a_repeated_request_gets_the_same_numbers_and_another_one_is_refused(tmp
 def test_without_the_setting_nothing_is_released():
     client = client_of(small("fedpdm-private"), 0, Context(1, 1, {}, RecordDict(), {}))
     with pytest.raises(ReplyError, match="sends no information matrix"):
-        client.evaluate([client.start], {"round": 1, INFORMATION: True})
+        client.evaluate([client.start], {"round": 1, "information": True})
     assert client.guard.ledger.charges() == []
 
 
@@ -285,7 +284,7 @@ def test_with_private_ranges_the_rows_are_scaled_by_them(private, tmp_path):
         for name, own in direct.information.arrays.items():
             assert_allclose(other.information.arrays[name], own, rtol=1e-9, atol=1e-9)
     if private:
-        shares = setup.plan.ranges / setup.plan.shares, setup.plan.intervals / setup.plan.shares
+        shares = setup.plan.first / setup.plan.shares, setup.plan.last / setup.plan.shares
         assert_allclose(shares, [[0.2] * 3, [0.5] * 3])
 
 
@@ -310,9 +309,9 @@ class Spoilt(InProcessGrid):
     def answer(self, message):
         reply = super().answer(message)
         config = message.content.config_records.get("evaluateins.config", {})
-        if config.get(INFORMATION) and message.metadata.dst_node_id == 2:
+        if config.get("information") and message.metadata.dst_node_id == 2:
             numbers = np.full(released_size(6), np.nan).tobytes()
-            reply.content["evaluateres.metrics"] = ConfigRecord({"round": 3, INFORMATION: numbers})
+            reply.content["evaluateres.metrics"] = ConfigRecord({"round": 3, "information": numbers})
         return reply
 
 
@@ -398,7 +397,7 @@ def test_m_is_by_how_much_a_step_on_the_reference_rows_misses(name):
 def test_without_noise_the_intervals_are_the_exact_ones(objective, tmp_path):
     """At the maximum of the likelihood, to 1e-8, and after one step of Newton's method from anywhere near it."""
     setup = at_maximum(prepare(parse(sites(tmp_path, objective)[0])))
-    sums = information.simulated(setup, setup.start)
+    sums = query(setup, "information").simulated(setup.start, setup.config.rounds)
     exact = inferred(trained_model(setup, setup.start, None, sums))
     model = trained_model(setup, setup.start, None, Released(sums.gradient, sums.matrix, 1e-12, 1e-12))
     found = inferred(model)
@@ -407,7 +406,7 @@ def test_without_noise_the_intervals_are_the_exact_ones(objective, tmp_path):
         assert_allclose(own, known, rtol=1e-8, atol=1e-8, err_msg=name)
     assert found.remarks[0].startswith("the estimates are one step of Newton's method")
     near = setup.start + 1e-4 * np.arange(len(setup.start))
-    sums = information.simulated(setup, near)
+    sums = query(setup, "information").simulated(near, setup.config.rounds)
     stepped = inferred(trained_model(setup, near, None, Released(sums.gradient, sums.matrix, 1e-12, 1e-12)))
     assert_allclose([row.estimate for row in stepped.rows], [row.estimate for row in exact.rows], atol=1e-6)
 
@@ -538,7 +537,7 @@ def test_the_plan_shows_the_release(tmp_path):
         outlook(run(more, sizes=(6000, 9000, 5000), **{"privacy.epsilon": 50.0, "privacy.delta": 1e-6}))
     )
     assert setup.plan.least_multiplier(0) == pytest.approx(
-        min(information.sigma(setup, 0), float(setup.plan.multipliers[0]))
+        min(query(setup, "information").sigma(0), float(setup.plan.multipliers[0]))
     )
 
 
@@ -553,9 +552,9 @@ def test_the_forecast_names_the_deviation_of_numbers_from_which_there_are_interv
     features[:, :2] *= deviation * np.sqrt(12)  # age and size, before three groups
     known = Reference.of(setup.objective, features)
     total = setup.partition.sizes.sum() / len(features)
-    noise = np.sqrt(sum(information.sigma(setup, client) ** 2 for client in range(3)))
+    noise = np.sqrt(sum(query(setup, "information").sigma(client) ** 2 for client in range(3)))
     eigenvalue = np.linalg.eigvalsh(known.basis.T @ known.information(setup.start) @ known.basis)[0]
-    clear = total * eigenvalue / (noise * information.units(setup).matrix)
+    clear = total * eigenvalue / (noise * query(setup, "information").question.units.matrix)
     assert (clear >= LEAST_CLEAR) == (share > 1)
     assert ("warning" in dict(outlook(setup))) == (float(deviation / share) > 0.1)
 

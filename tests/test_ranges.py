@@ -38,7 +38,6 @@ from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import agreement
 from twinflower.simulation.runs.advice import outlook
 from twinflower.simulation.runs.client_factory import client_of, guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
@@ -50,7 +49,7 @@ from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.validation import held_out
-from twinflower.strategies.ranges import expect_session
+from twinflower.strategies.first import expect_session
 
 PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
 SCHEMA = """
@@ -302,7 +301,7 @@ def test_counts_and_rounds_together_cost_what_the_plan_says(sites, keys):
     for client in range(3):
         workload = setup.schedule.workload(int(setup.partition.sizes[client]))
         moved = sensitivity(2, workload.replaced)
-        counts = (moved / agreement.sigma(setup, client)) ** 2
+        counts = (moved / setup.first.sigma(client)) ** 2
         for round_ in range(1, setup.config.rounds + 1):
             if client in setup.config.asked(round_):
                 release = setup.algorithm.release(plan.bounds, workload, round_)
@@ -310,7 +309,7 @@ def test_counts_and_rounds_together_cost_what_the_plan_says(sites, keys):
                 total[client] += release.affected_releases * (release.sensitivity / sigma) ** 2
         total[client] += counts
         assert counts / total[client] == pytest.approx(setup.config.data.range_share)
-        assert plan.least_multiplier(client) <= agreement.sigma(setup, client) / moved * (1 + 1e-12)
+        assert plan.least_multiplier(client) <= setup.first.sigma(client) / moved * (1 + 1e-12)
     assert_allclose(plan.mu(plan.shares), np.sqrt(total), rtol=1e-12)
     asked = [(round_, setup.config.asked(round_)) for round_ in range(1, setup.config.rounds + 1)]
     assert_allclose(plan.shares_of(asked), plan.shares, rtol=1e-12)
@@ -324,7 +323,7 @@ def test_what_has_no_private_ranges_costs_what_it_did(sites, tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA.replace('"private"', "[0, 1]"))
     one, other = (prepare(parse(sites | PRIVATE | {"data.range-share": own})) for own in (0.2, 0.7))
     assert one.plan.multipliers.tolist() == other.plan.multipliers.tolist()
-    assert not one.plan.ranges.any()
+    assert not one.plan.first.any()
 
 
 @pytest.mark.parametrize(
@@ -428,10 +427,10 @@ def test_the_noise_of_the_counts_is_as_large_as_planned(sites):
     setup = prepare(parse(sites | PRIVATE))
     released = []
     for client in range(3):
-        counts = agreement.counts_of(setup, client)
+        counts = setup.first.counts_of(client)
         guard = guard_of(setup, client, Free(), "run")
-        noisy = counts.counts(counts.open(guard, "run"))
-        released.append((noisy - counts.columns.counts()) / agreement.sigma(setup, client))
+        noisy = guard.open(counts.release, 0, "run")(counts.counts())
+        released.append((noisy - counts.parts[0].counts()) / setup.first.sigma(client))
     squares, size = float(np.sum(np.square(released))), np.size(released)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
 
@@ -510,8 +509,8 @@ def test_who_sends_no_counts_is_left_out(sites, monkeypatch):
     monkeypatch.setattr(Deaf, "deaf", (2,))
     result = run_strategy(setup, Deaf(setup), "inprocess")
     assert not result.failure
-    counts = np.stack([agreement._counts(setup, client) for client in (0, 2)])
-    expected = agreement.found(setup, counts, np.array([0, 2]))
+    counts = np.stack([setup.first._noisy(client) for client in (0, 2)])
+    expected = setup.first.queries[0].ranges(counts, np.array([0, 2]))
     assert [own for _, own in result.setup.ranges] == list(expected)
     monkeypatch.setattr(Deaf, "deaf", (1, 2, 3))
     assert (
@@ -592,7 +591,7 @@ def test_a_site_charges_its_counts_to_its_ledger(sites, tmp_path):
     assert charges[0].cost / sum(charge.cost for charge in charges) == pytest.approx(0.2)
     assert sum(charge.cost for charge in charges) == pytest.approx(setup.plan.mu_limit**2)
     with pytest.raises(BudgetSpent, match="it does not begin, and nothing is spent"):
-        agreement.counts_of(setup, 0).open(guard, "2")
+        guard.open(setup.first.release(0), 0, "2")
 
 
 @pytest.mark.deployment
@@ -627,7 +626,7 @@ def test_real_nodes_agree_on_ranges(sites, tmp_path):
 def test_a_site_s_policy_covers_its_counts(sites, tmp_path):
     """With nearly all of the budget for the counts, these have less noise than any round."""
     setup = prepare(parse(sites | PRIVATE | {"data.range-share": 0.9}))
-    least = agreement.sigma(setup, 0) / sensitivity(2)
+    least = setup.first.sigma(0) / sensitivity(2)
     assert setup.plan.least_multiplier(0) == pytest.approx(least)
     node = {"partition-id": 0, "num-partitions": 3, "lifetime-epsilon": 9.0, "state-dir": str(tmp_path)}
     client_app.site_guard(setup, read_site(node | {"min-noise-multiplier": 0.99 * least}), "1")

@@ -17,7 +17,6 @@ from grids import Deployed
 from problems import SMALL, VARIANTS, one_of_each, small
 
 from twinflower.clients import CLIENTS, SumClient
-from twinflower.clients.counts import PrivateEvaluation
 from twinflower.clients.records import record_of
 from twinflower.data.columns import Range
 from twinflower.data.ranges import pack_ranges
@@ -27,6 +26,8 @@ from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import seeded
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
+from twinflower.queries.held_out_question import HeldOutQuestion
+from twinflower.queries.query import SiteAnswer
 from twinflower.simulation.runs.client_factory import client_of, store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
@@ -265,12 +266,11 @@ def test_no_record_decides_what_an_evaluation_answers(bound, tmp_path):
         for place, held_out in enumerate((rows, other)):
             ledger = FileLedger(tmp_path / f"{number}-{place}.ledger", "data", 1e9, 1e-4)
             guard = replace(setup.plan.guard(0, ledger, run="1", split="s"), draws=lambda r: seeded(0, 0, -r))
-            evaluation = PrivateEvaluation(
-                guard.counting(plan.multiplier, guard.draws), count_release(1), bound, plan.rounds
-            )
+            question = HeldOutQuestion(plan.rounds, bound=bound)
+            private = [SiteAnswer(question, guard.counting(plan.multiplier, guard.draws), count_release(1))]
             client = CLIENTS["fedpdm"](
                 Context(1, 1, {}, RecordDict(), {}), setup.algorithm, setup.objective, rows, setup.start, 0, 8,
-                setup.schedule, guard=guard, held_out=held_out, evaluation=evaluation,
+                setup.schedule, guard=guard, held_out=held_out, answers=private,
             )  # fmt: skip
             asked = [(x, 2), (x, 2), (2 * x + 1, 2), (x, 3), (x, 4)]
             found = [heard(partial(client.evaluate, [m], {"round": r})) for m, r in asked]

@@ -23,7 +23,7 @@ from twinflower.simulation.report.figures import draw_run
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.messages import row_line
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.rows import at_site, held_rows
+from twinflower.simulation.runs.rows import at_site
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -264,7 +264,7 @@ def test_nodes_hold_out_the_same_rows_as_the_simulation(sites, tmp_path):
         node = prepare(
             parse(own_keys(sites, tmp_path) | share | {"data.file": str(tmp_path / f"site-{number}.csv")})
         )
-        np.testing.assert_equal(held_rows(at_site(node, number), number), held_rows(simulated, number))
+        np.testing.assert_equal(at_site(node, number).held_rows(number), simulated.held_rows(number))
     result, known = run_strategy(setup, Nodes(setup), "inprocess"), inprocess.train(simulated)
     np.testing.assert_array_equal(result.model, known.model)
     for column in ("held_out_loss", "held_out_accuracy", "held_out_rows"):

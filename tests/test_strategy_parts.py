@@ -14,6 +14,7 @@ from twinflower.algorithms import FedAvg, FedPDM, LDPPrimalDual
 from twinflower.algorithms.algorithm import RunInfo, unstack
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, ReplyError, RunError, SettingError
+from twinflower.queries.held_out_question import HeldOutQuestion
 from twinflower.randomness import participants
 from twinflower.rounds import Round, Training
 from twinflower.simulation.runtimes import flower_internals
@@ -21,9 +22,9 @@ from twinflower.strategies import nodes as nodes_module
 from twinflower.strategies import roster as roster_module
 from twinflower.strategies import waiting
 from twinflower.strategies.exchange import Exchange
+from twinflower.strategies.first import Agreement
 from twinflower.strategies.nodes import meet
 from twinflower.strategies.quorum import Quorum
-from twinflower.strategies.ranges import Agreement
 from twinflower.strategies.replies import Inspector, sort_replies
 from twinflower.strategies.requests import Requests, fit_request
 from twinflower.strategies.roster import Roster
@@ -511,7 +512,7 @@ def test_sites_are_asked_in_the_rounds_that_are_evaluated_only():
 
 
 def test_what_the_sites_found_is_weighted_by_their_rows(caplog):
-    evaluation = SiteEvaluation(lambda round_: True, held_out=[10, 30, 5])
+    evaluation = SiteEvaluation(lambda round_: True, HeldOutQuestion(sizes=[10, 30, 5]))
     replies = [evaluated(11, 10, 1.0, 5.0), evaluated(12, 30, 3.0, 30.0), evaluated(13, 6, 9.0, 0.0)]
     with caplog.at_level(logging.WARNING):
         found = evaluation.read(replies, {0: 11, 1: 12, 2: 13}, 2, private=False)

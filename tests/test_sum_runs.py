@@ -509,7 +509,10 @@ SUMS = {
         ({"algorithm": "proxskip"}, "is not for proxskip"),
         ({"algorithm": "ldp-primal-dual", "step-size": 0.5, "allocation": "static"}, "needs step-size 1"),
         ({"algorithm": "zcdp-nfl", "objective.clip-norm": 1.0}, "is not for zcdp-nfl"),
-        ({"honest-sites": 0}, r"privacy.trust = sum needs privacy.honest-sites, .*\(1 to \d+\), such as \d+$"),
+        (
+            {"honest-sites": 0},
+            r"privacy.trust = sum needs privacy.honest-sites, .*\(1 to \d+\), such as \d+$",
+        ),
         ({"honest-sites": 9}, "honest-sites must be from 1 to the number of clients, 8"),
         ({"trust": "local"}, "belong to privacy.trust = sum"),
         ({"conversion": "zcdp"}, "set privacy.conversion to exact"),

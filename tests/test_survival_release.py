@@ -9,22 +9,22 @@ import pytest
 from cuts import cut_off, equal
 from grids import Deployed, over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import query
 from site_files import three_sites
 
 from twinflower.concordance import concordance
 from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable
+from twinflower.queries.first import COUNTS_ROUND
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_persons
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import agreement
 from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
-from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites
@@ -74,7 +74,7 @@ def test_messages_and_arrays_count_the_same(changes):
 def test_without_privacy_the_counts_are_those_of_all_persons():
     setup = run()
     found = SurvivalTable.together(cohort.train([setup])[0].setup.persons.values())
-    assert_array_equal(found.cells, setup.time_grid.counts(persons().labels))
+    assert_array_equal(found.cells, query(setup, "survival").grid.counts(persons().labels))
     assert (found.rows, found.sigma) == (600, 0.0)
 
 
@@ -151,20 +151,20 @@ def test_the_counts_attain_their_charge_and_never_exceed_it(changes):
     setup = run(PRIVATE | changes)
     share = setup.config.privacy.survival_share
     for client in range(3):
-        counts, replaced = agreement.counts_of(setup, client), setup.config.privacy.unit.rows
+        counts, replaced = setup.first.counts_of(client), setup.config.privacy.unit.rows
         ledger = Noted()
-        noise = counts.open(guard_of(setup, client, ledger, "run"), "run")
+        noise = guard_of(setup, client, ledger, "run").open(counts.release, COUNTS_ROUND, "run")
         (charge,) = ledger.noted
-        before, moves = counts.persons.counts(), []
+        before, moves = counts.parts[0].counts(), []
         for early, late in ((1.0, -1.0), (-1.0, 1e9), (np.nan, 1.0), (150.0, 150.1)):
-            one, other = (counts.persons.labels.copy() for _ in range(2))
+            one, other = (counts.parts[0].labels.copy() for _ in range(2))
             one[:replaced], other[:replaced] = early, late
-            moved = (counts.persons.grid.counts(own) for own in (one, other))
+            moved = (counts.parts[0].grid.counts(own) for own in (one, other))
             moves.append(np.linalg.norm(np.subtract(*moved)) / charge.sigma)
         assert max(moves) ** 2 <= charge.cost * (1 + 1e-12)
         assert max(moves) ** 2 >= 0.99 * charge.cost
         assert noise(np.zeros(40_000)).std() == pytest.approx(charge.sigma, rel=5 / math.sqrt(80_000))
-        assert counts.counts(lambda value: value) == pytest.approx(before)
+        assert counts.counts() == pytest.approx(before)
         assert charge.cost == pytest.approx(share * setup.plan.mu_limit**2, rel=1e-9)
     assert setup.plan.epsilon_limit == pytest.approx(8.0)
 
@@ -182,15 +182,15 @@ class Noted:
 
 def test_the_noise_is_as_large_as_planned():
     """Chi-square at 5e-10, pooled over the counts of many runs."""
-    exact = run().time_grid
+    exact = query(run(), "survival").grid
     squares = size = 0.0
     for seed in range(40):
         setup = replace_seed(run(PRIVATE), seed)
-        for client, table in agreement.simulated(setup).persons.items():
+        for client, table in setup.first.simulated().persons.items():
             rows = setup.dataset.labels[setup.partition.of(client)]
             squares += float((((table.cells - exact.counts(rows)) / table.sigma) ** 2).sum())
             size += exact.cells
-            assert table.sigma == agreement.sigma(setup, client)
+            assert table.sigma == setup.first.sigma(client)
     assert abs(squares - size) < 6.2 * math.sqrt(2 * size)
 
 
@@ -304,7 +304,7 @@ def test_every_site_finds_the_concordance_of_its_held_out_rows(tmp_path):
     results = [train(setup) for train in (inprocess.train, lambda own: cohort.train([own])[0])]
     for result in results:
         for site in range(3):
-            rows = held_rows(setup, site)
+            rows = setup.held_rows(site)
             risk = setup.objective.predict(result.model, rows.features)
             expected = concordance(risk, *unsigned(rows.labels)).share
             assert result.by_site[site] == pytest.approx(expected)
@@ -397,13 +397,13 @@ def test_private_ranges_and_a_curve_are_one_release(private, tmp_path):
     assert_allclose(one.model, other.model, rtol=1e-9)
     for client, table in one.setup.persons.items():
         assert_array_equal(other.setup.persons[client].cells, table.cells)
-        counts = agreement.counts_of(setup, client)
+        counts = setup.first.counts_of(client)
         assert counts.release.sensitivity == pytest.approx(2.0)  # of two histograms
         if not private:
-            assert_array_equal(table.cells, counts.persons.counts())
+            assert_array_equal(table.cells, counts.parts[1].counts())
     if private:
         plan = setup.plan
-        assert plan.ranges / plan.shares == pytest.approx(0.2 + 0.1)  # of both shares
+        assert plan.first / plan.shares == pytest.approx(0.2 + 0.1)  # of both shares
         assert plan.epsilon_limit == pytest.approx(8.0)
 
 
@@ -421,7 +421,7 @@ def test_a_site_charges_its_persons_to_its_ledger(tmp_path):
     grid = Deployed(config.items(), *(own | node for own, node in zip(policy, nodes, strict=True)))
     result = run_strategy(prepare(config), grid, "deployment")
     assert not result.failure
-    exact = agreement.counts_of(setup, 0).persons.counts()
+    exact = setup.first.counts_of(0).parts[0].counts()
     assert np.abs(result.setup.persons[0].cells - exact).min() > 0
     site = read_site({"partition-id": 0, "num-partitions": 3} | policy[0] | nodes[0])
     charges = client_app.site_guard(setup, site, "2").ledger.charges()

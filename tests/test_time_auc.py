@@ -22,22 +22,22 @@ from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
 from twinflower.models.time_auc import Persons, _Area, areas
 from twinflower.models.time_scores import TimeBins, TimeTable
-from twinflower.privacy.counts import CountPlan, summed
+from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
+from twinflower.queries.held_out import score_bins
+from twinflower.queries.held_out_question import most_moved, summed
 from twinflower.simulation import cli
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.rows import held_rows
-from twinflower.simulation.runs.score_bins import score_bins
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.strategies.requests import evaluate_request, properties_request
+from twinflower.strategies.requests import properties_request, question_request
 from twinflower.survival_labels import signed
 
 
@@ -214,7 +214,7 @@ def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit):
     """One person, or two alike, replaced by others: the clipped loss goes from 0 to its bound, and a cell changes."""
     objective = make_model("discrete-cox", 1, 0, intervals="1, 2")
     x, bins = np.array([60.0, 0.0, 0.0]), TimeBins(20, 0.0, 1.0, times=(1.0, 2.0))
-    plan = CountPlan((3,), np.array([2]), 0.7, unit, 1.0, bins)
+    plan = CountPlan((3,), np.array([2]), 0.7, unit, most_moved(bins))
     near = Batch(np.array([[-1.0]] * 2), np.array([-2.0, -2.0]))  # alive at the end, at no risk
     moved = unit.rows or 1
     far = Batch(np.array([[1.0]] * moved + [[-1.0]] * (2 - moved)), np.array([-2.0] * 2))
@@ -335,10 +335,11 @@ def test_a_site_releases_no_count_of_persons_below_its_policy(least, bins, times
     policy = {"score-rows": 1, "score-bins": 1000, "survival-rows": 1, "survival-cell": least}
     grid = Deployed(config.items(), *(own | policy for own in nodes))
     draw, seen = np.random.default_rng(0), set()
+    asked_of = {"session": "session", "centre": 0.0, "width": 1.0}
     for round_, node in itertools.product(range(3), (1, 2)):
         x, where = 0.3 * draw.normal(size=setup.objective.d), TimeBins(bins, times=setup_times(setup))
-        reply = grid.answer(evaluate_request(node, record_of([x]), round_, "session", where))
-        held = held_rows(setup, node - 1)
+        reply = grid.answer(question_request(node, record_of([x]), asked_of | {"round": round_}))
+        held = setup.held_rows(node - 1)
         cells = where.counts(where.scores(setup.objective, x, held.features), held.labels)
         if cells[cells > 0].min() >= least:
             assert_array_equal(np.frombuffer(metrics_of(reply)["scores"]).reshape(cells.shape), cells)

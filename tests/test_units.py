@@ -359,7 +359,7 @@ def test_a_site_takes_part_in_runs_that_protect_at_least_as_much(run, tmp_path):
 
 def test_a_rehearsals_nodes_protect_what_the_run_does(run):
     setup = prepare(parse(run | GROUP))
-    site = read_site({"partition-id": 0, "num-partitions": 2} | node_config(setup.config, setup.plan))
+    site = read_site({"partition-id": 0, "num-partitions": 2} | node_config(setup))
     assert site.unit == setup.plan.unit == Unit("group", 3)
 
 

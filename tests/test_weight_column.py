@@ -8,6 +8,7 @@ import pytest
 import statsmodels.api as sm
 from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import query
 from site_files import TWO_CLASSES, three_sites
 from sklearn.linear_model import LogisticRegression
 from test_inference import LABELS, at_maximum, people, years_of
@@ -24,12 +25,10 @@ from twinflower.data.tables import read_features, read_rows, read_weighted
 from twinflower.errors import DataError, SettingError
 from twinflower.models.model import inferred
 from twinflower.simulation import cli
-from twinflower.simulation.app.exact_policy import check_exact
 from twinflower.simulation.app.site import Site
 from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import ledger_of
-from twinflower.simulation.runs.rows import held_rows
 from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -201,7 +200,7 @@ def test_sites_with_files_of_their_own_train_the_same_model(kind, held, sites, t
 
 def test_held_out_and_test_rows_have_no_weights(sites):
     setup = prepare(parse(sites | {"evaluation.held-out": 0.2}))
-    assert held_rows(setup, 0).row_weights is None
+    assert setup.held_rows(0).row_weights is None
     data = setup.dataset
     scores = data.test_features @ np.ones(3) > 0
     assert setup.central.evaluate(np.ones(3))["test_accuracy"] == (scores == data.test_labels).mean()
@@ -261,9 +260,9 @@ def test_rows_of_weight_0_hide_nobody_in_an_information_matrix(sites, tmp_path):
     light = [",".join([*row.split(",")[:3], "0"]) for row in rows[8:]]
     file.write_text("\n".join([header, *rows[:8], *light, ""]))
     setup = prepare(parse(sites | {"evaluation.standard-errors": True}))
-    check_exact(setup, Site(1, 3, standard_error_rows=4))
+    query(setup, "information").check_policy(Site(1, 3, standard_error_rows=4), 1)
     with pytest.raises(SettingError, match="of fewer than 9 rows, .*; the run has 8"):
-        check_exact(setup, Site(0, 3, standard_error_rows=4))
+        query(setup, "information").check_policy(Site(0, 3, standard_error_rows=4), 0)
 
 
 def test_a_report_names_the_weights(sites, tmp_path):

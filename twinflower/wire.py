@@ -37,6 +37,21 @@ def checked(
     return array
 
 
+def packed(array: NDArray[Any]) -> bytes:
+    """An array for the metrics of a reply, as little-endian doubles."""
+    return array.astype("<f8").tobytes()
+
+
+def doubles(content: object, shape: tuple[int, ...], what: str) -> NDArray[np.float64]:
+    """The finite numbers in a metric of a reply, in this shape; ReplyError, which names them `what`, for others."""
+    if not isinstance(content, bytes) or len(content) != 8 * math.prod(shape):
+        raise ReplyError(f"{what} is {math.prod(shape)} doubles; the reply has another content")
+    numbers = np.frombuffer(content, "<f8").astype(np.float64)
+    if not np.isfinite(numbers).all():
+        raise ReplyError(f"{what} must be finite")
+    return numbers.reshape(shape)
+
+
 def to_npy(array: NDArray[Any]) -> bytes:
     """The bytes that `np.save` would write for the array in C order; about ten times faster."""
     array = np.asarray(array, order="C")  # a NumPy scalar is a 0-d array

@@ -30,9 +30,10 @@ from twinflower.errors import SettingError, require
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
+from twinflower.queries.held_out import split
+from twinflower.queries.information import check_information
 from twinflower.sums.masks import Identity
 
-from ..runs import held_out
 from ..runs.client_factory import client_of
 from ..runs.facts import counted
 from ..runs.identity import read_identity
@@ -40,7 +41,6 @@ from ..runs.rows import at_site
 from ..runs.setup import PreparedRun, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..settings import parse_run_config
-from .exact_policy import check_exact
 from .redact_errors import discreet, refusing
 from .rehearsed import rehearsed
 from .site import PARTITION, Site, read_site, simulated
@@ -81,10 +81,10 @@ def _site_client(context: Context) -> AlgorithmClient:
     guard = site_guard(setup, site, str(context.run_id))
     identity = identity_of(site) if setup.sums else None
     shared = guard is None  # a guard looks at all rows
+    counted = exact_rounds_of(setup, site)
     return client_of(
-        setup, site.partition_id, context, guard, site.state_dir, identity, shared, site.survival_cell,
-        answers_of(setup, site),
-    )  # fmt: skip
+        setup, site.partition_id, context, guard, site.state_dir, identity, shared, site, counted
+    )
 
 
 def site_setup(site: Site, run_config: UserConfig) -> PreparedRun:
@@ -138,7 +138,7 @@ def site_guard(setup: PreparedRun, site: Site, run: str) -> Guard | None:
         return None
     return plan.guard(
         site.partition_id, ledger_of_site(site), run=run, config=setup.config.result_digest,
-        row_norm=setup.row_norm, split=held_out.split(setup, site.partition_id),
+        row_norm=setup.row_norm, split=split(setup, site.partition_id),
     )  # fmt: skip
 
 
@@ -147,7 +147,11 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
     plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)
     if plan is None:
-        check_exact(setup, site)
+        if setup.method.sends_sums:
+            remedy = "choose another algorithm, such as fedavg"
+            check_information(setup, site, site.partition_id, "newton-rows", remedy)
+        for query in setup.queries:
+            query.check_policy(site, site.partition_id)
         return
     if setup.sums:
         site.check_sums(setup.sums.honest)
@@ -178,7 +182,7 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
     policy.check(plan.least_multiplier(site.partition_id), plan.budget, plan.mu_limit_alone)
 
 
-def answers_of(setup: PreparedRun, site: Site) -> ExactRounds | None:
+def exact_rounds_of(setup: PreparedRun, site: Site) -> ExactRounds | None:
     """The count of a site's exact answers about its rows, beside its ledger; None for a run without such answers."""
     if setup.plan or not setup.method.sends_sums:
         return None

@@ -9,22 +9,18 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinflower.disk import write_whole
 from twinflower.errors import DataError, DiskError, SettingError, require
-from twinflower.models.class_scores import ClassTable
-from twinflower.models.discrimination import ScoreTable
-from twinflower.models.survival import SurvivalTable
-from twinflower.models.time_scores import TimeTable
+from twinflower.queries import QUERIES
 from twinflower.rounds import Round
 
-from ..runs import agreement
 from ..runs.run import Run
 from ..settings import Config
 from . import names
@@ -167,9 +163,6 @@ def leaves_of(prefix: str, arrays: dict[str, NDArray[Any]]) -> Leaves:
     return [arrays[f"{prefix}{place}"] for place in range(count)]
 
 
-_TABLES: dict[str, Any] = {kind.__name__: kind for kind in (ScoreTable, ClassTable, TimeTable)}
-
-
 # --- runs, which share their states if their seeds are stacked
 
 
@@ -197,19 +190,16 @@ def checkpoint(runs: Sequence[Run]) -> Checkpoint:
 
 def _record(run: Run) -> dict[str, Any]:
     """What a run has for itself, as JSON-compatible values."""
+    answers = run.every_answer
     return {
         "seed": run.setup.config.seed,
         "rows": run.rows,
         "rounds": [done._asdict() for done in run.rounds],
-        "scores": [
-            [client, type(own).__name__, *(np.asarray(part).tolist() for part in cast(tuple[Any, ...], own))]
-            for client, own in run.scores.items()
-        ],
-        "by_site": list(run.by_site.items()),
-        "persons": [
-            [i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in run.setup.persons.items()
-        ],
-        "outside": dict(run.setup.outside),
+        "answers": {
+            kind.name: kind.stored(answers[kind.name])
+            for kind in QUERIES
+            if answers.get(kind.name) is not None
+        },
     }
 
 
@@ -238,18 +228,13 @@ def _continue(run: Run, record: Mapping[str, Any]) -> None:
     """Inverse of `_record`, for a run whose training is restored."""
     run.rows, run.rounds = record["rows"], list(map(_to_round, record["rounds"]))
     run.began -= run.rows[-1]["seconds"] if run.rows else 0.0
-    run.scores = {
-        client: _TABLES[kind](*map(np.array, arrays), sigma)
-        for client, kind, *arrays, sigma in record["scores"]
+    run.answers = {
+        kind.name: kind.restored(record["answers"][kind.name])
+        for kind in QUERIES
+        if kind.name in record["answers"]
     }
-    run.by_site = dict(record["by_site"])
-    persons = {
-        client: SurvivalTable(np.array(cells), np.array(edges), *others)
-        for client, cells, edges, *others in record["persons"]
-    }
-    run.setup = replace(run.setup, persons=persons, outside=record["outside"])
-    if run.ranges:
-        run.setup = agreement.scaled(run.setup, agreement.read(run.setup, run.ranges))
+    if run.setup.first and run.answers:
+        run.setup = run.setup.first.taken_up(run.answers)
 
 
 def _to_round(stored: dict[str, Any]) -> Round:

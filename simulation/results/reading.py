@@ -14,13 +14,14 @@ from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
 from twinflower.models.score_bins import Counted
 from twinflower.models.survival import ACTUARIAL, SurvivalTable
+from twinflower.queries.score_tables import tables_of
+from twinflower.queries.survival import ALL_SITES
 
 from ..settings import Value
-from ..settings.columns import ALL_SITES, CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
+from ..settings.columns import CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
 from .folder import has_ended, is_experiment
-from .scores import tables_of
 
 SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",

@@ -13,25 +13,22 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.models.survival import ACTUARIAL, KAPLAN_MEIER, SurvivalTable
 from twinflower.problems.interfaces import Model, NamedModel
+from twinflower.queries.query import SiteQuery
 from twinflower.rounds import Round
 
 from ..runs.run import Run, finite, trained_model
 from ..settings import Config
 from ..settings.columns import (
-    ALL_SITES,
     CLIENT_COLUMNS,
     COLUMNS,
     PATH_COLUMNS,
-    SURVIVAL_COLUMNS,
 )
 from ..settings.experiment import Experiment, experiment_text
 from ..settings.toml import to_tables
 from . import names
 from .checkpoint import Checkpoints
 from .files import replacing, write_text
-from .scores import tabulated
 
 _LIBRARIES = ("twinflower", "flwr", "numpy", "scipy", "scikit-learn", "ray")
 
@@ -69,14 +66,9 @@ def write_run(run: Run, folder: Path, summary: Mapping[str, Any] | None = None) 
     _write_table(folder / names.METRICS, run.rows[0].keys() if run.rows else COLUMNS, run.rows)
     write_text(folder / names.ROUNDS, "".join(map(_line, run.rounds)))
     _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, run.clients())
-    if run.scores:
-        _write_table(folder / names.SCORES, *tabulated(run.scores))
-    if run.setup.persons:
-        _write_table(
-            folder / names.SURVIVAL,
-            SURVIVAL_COLUMNS,
-            _curves(run.setup.persons, run.setup.dataset.site_names),
-        )
+    for query, found in _answered(run):
+        for file, columns, rows in query.files(found):
+            _write_table(folder / file, columns, rows)
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(run, folder)
     write_text(folder / names.SUMMARY, json.dumps(summary or run.summary(), indent=2, allow_nan=False))
@@ -90,25 +82,15 @@ def write_path(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     _write_table(folder / names.PATH, dict.fromkeys([*PATH_COLUMNS, *rows[0]]), rows)
 
 
-def _curves(persons: Mapping[int, SurvivalTable], sites: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """The rows of survival.csv: the curve of all sites together, and that of each client, edge by edge. sites: their
-    names, empty if they have none."""
-    tables = [
-        (ALL_SITES, ALL_SITES, SurvivalTable.together(persons.values())),
-        *((f"{i}", sites[i] if sites else "", own) for i, own in persons.items()),
-    ]
-    for client, site, table in tables:
-        for row in zip(*table.curve(), strict=True):
-            yield dict(
-                zip(SURVIVAL_COLUMNS, (client, site, *row, table.sigma, _estimate(table)), strict=True)
-            )
+def _answered(run: Run) -> Iterator[tuple[SiteQuery, Any]]:
+    """The questions of a run that have answers, with these."""
+    answers = run.every_answer
+    for query in run.setup.queries:
+        if answers.get(query.name) is not None:
+            yield query, answers[query.name]
 
 
-def _estimate(table: SurvivalTable) -> str:
-    return ACTUARIAL if table.actuarial else KAPLAN_MEIER
-
-
-def _write_table(path: Path, columns: Collection[str], rows: Iterable[dict[str, Any]]) -> None:
+def _write_table(path: Path, columns: Collection[str], rows: Iterable[Mapping[str, Any]]) -> None:
     with replacing(path) as temporary, temporary.open("w", newline="") as file:
         table = csv.DictWriter(file, columns)
         table.writeheader()
@@ -121,8 +103,9 @@ def _write_model(run: Run, folder: Path) -> None:
     if run.model is None:
         return
     _write_arrays(folder / names.MODEL, _models(run, run.model))
-    if run.information:
-        _write_arrays(folder / names.INFORMATION, {"x": run.model, **run.information.arrays})
+    for query, found in _answered(run):
+        if arrays := query.arrays(found):
+            _write_arrays(folder / f"{query.name}.npz", {"x": run.model, **arrays})
     _write_named(run.setup.objective, run.model, folder / names.MODULE)
 
 

@@ -19,7 +19,6 @@ from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned
 
 from ..settings import Config
-from . import agreement, information
 from .privacy import large_delta
 from .setup import PreparedRun
 
@@ -34,7 +33,8 @@ def outlook(setup: PreparedRun) -> list[tuple[str, str]]:
     if setup.plan is None:
         return []
     run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
-    advice = uncoupled(*run) + small_sites(*run) + agreement.advice(setup) + information.advice(setup)
+    advice = uncoupled(*run) + small_sites(*run)
+    advice += [text for query in setup.queries for text in query.advice()]
     if setup.plan.provable:
         advice += large_delta(setup.plan.delta, setup.partition.sizes.tolist(), setup.plan.unit)
     return _expected(setup, setup.plan) + [("warning", text) for text in advice]

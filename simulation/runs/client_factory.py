@@ -4,26 +4,22 @@ import hashlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
-from twinflower.clients.counts import PrivateEvaluation
-from twinflower.clients.exact_answers import ExactAnswers
-from twinflower.clients.intervals import PrivateIntervals
 from twinflower.clients.ledger import ContextLedger, SeededLedger
-from twinflower.clients.store import ContextStore, FileStore, StateStore
+from twinflower.clients.store import ContextStore, FileStore
 from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, fingerprint
-from twinflower.privacy.mechanism import evaluation_draws, secret
+from twinflower.queries.held_out import split
 from twinflower.sums.masks import Identity, simulated
 
-from . import agreement, held_out, information
-from .rows import all_rows, held_rows
-from .score_bins import score_bins
+from .rows import all_rows
 from .setup import PreparedRun
 
 
@@ -37,7 +33,7 @@ def guard_of(setup: PreparedRun, number: int, ledger: Ledger, run: str) -> Guard
         seed=setup.config.seed,
         run=run,
         row_norm=setup.row_norm,
-        split=held_out.split(setup, number),
+        split=split(setup, number),
     )
 
 
@@ -73,26 +69,28 @@ def client_of(
     state_dir: str | None = None,
     identity: Identity | None = None,
     shared: bool = False,
-    least_cell: int = 0,
-    answers: ExactRounds | None = None,
+    site: Any = None,
+    exact_rounds: ExactRounds | None = None,
 ) -> AlgorithmClient:
     """The NumPyClient of partition `number` with Flower's context.
 
     A deployed site passes its own guard, state-dir and identity; by default they follow from the run's settings.
     shared: let the client look up its rows in the data set; by default it gets a copy of them, which costs more
-    than a round of a few steps. least_cell: see `ExactAnswers`. answers: see `AlgorithmClient`.
+    than a round of a few steps. site: the policy of a deployed site. exact_rounds: see
+    `AlgorithmClient`.
     """
     store = store_of(setup, number, setup.config.output.state_dir if state_dir is None else state_dir)
     guard = guard or guard_of(setup, number, ledger_of(setup, number, context), str(context.run_id))
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
     if setup.sums:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
-    counts, own = agreement.counts_of(setup, number), setup.config.evaluation
+    counts = setup.first.counts_of(number) if setup.first else None
+    answers = [answer for query in setup.model_queries if (answer := query.answer(number, guard, site))]
     return kind(
         context,
         setup.algorithm,
         setup.objective,
-        setup.shards if shared and not (counts and counts.columns) else setup.shards.rows(number),
+        setup.shards if shared and not (counts and counts.scales) else setup.shards.rows(number),
         setup.start,
         number,
         setup.config.clients.count,
@@ -100,41 +98,10 @@ def client_of(
         setup.config.seed,
         guard,
         store,
-        held_rows(setup, number),
+        setup.held_rows(number),
         counts,
-        _evaluation(setup, number, guard),
-        ExactAnswers(
-            score_bins(setup.config, setup.dataset.num_classes),
-            own.errors,
-            own.standard_errors,
-            setup.config.rounds,
-            least_cell,
-        ),
-        _intervals(setup, number, guard, store or ContextStore(context.state)),
         answers,
-    )
-
-
-def _evaluation(setup: PreparedRun, number: int, guard: Guard | None) -> PrivateEvaluation | None:
-    """What a private client needs to evaluate models; None for one that holds out no rows."""
-    plan = held_out.counts(setup)
-    if guard is None or plan is None or not plan.sizes[number]:
-        return None
-    draws = (lambda round_: secret) if guard.secret else evaluation_draws(setup.config.seed, number)
-    return PrivateEvaluation(
-        guard.counting(plan.multiplier, draws), plan.release(number), plan.bound, plan.rounds, plan.bins
-    )
-
-
-def _intervals(
-    setup: PreparedRun, number: int, guard: Guard | None, store: StateStore
-) -> PrivateIntervals | None:
-    """What a private client needs for its release; None if it releases nothing."""
-    if guard is None or not information.asked(setup):
-        return None
-    last = setup.config.rounds
-    return PrivateIntervals(
-        guard, information.release(setup, number), information.units(setup), last, store.intervals
+        exact_rounds,
     )
 
 

@@ -14,11 +14,8 @@ from twinflower.data.sets import ArrayData, Data, TableData
 from twinflower.data.sites import load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import SettingError, require
-from twinflower.known_objectives import SURVIVAL
-from twinflower.privacy.load import Shares
 
 from ..settings import Config
-from .score_bins import check_bins
 
 
 def load_rows(config: Config, deferred: bool) -> Dataset:
@@ -85,7 +82,7 @@ def _divide(config: Config, data: Dataset) -> Partition:
 
 def _check_held_out(config: Config, data: Dataset) -> None:
     """Raise SettingError for data on which clients cannot evaluate models."""
-    share, private = config.evaluation.held_out, config.privacy.mode != "none"
+    share = config.evaluation.held_out
     if data.standardised:
         raise SettingError(
             f"evaluation.held-out must be 0 with data {config.data.name} whose columns or targets are divided by "
@@ -102,29 +99,3 @@ def _check_held_out(config: Config, data: Dataset) -> None:
         "privacy.protects = group), the most rows of one group, from which the server knows how many rows a site holds "
         "out",
     )
-    require(
-        not private or bool(data.num_classes or config.evaluation.loss_bound),
-        "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
-        "evaluation.loss-bound, to which the losses that it releases are clipped",
-    )
-    require(
-        not (config.evaluation.errors and (data.num_classes or config.objective.name in SURVIVAL)),
-        "evaluation.errors are those of a regression, and these labels are classes or times of survival: set it to "
-        "false",
-    )
-    if config.evaluation.bins:
-        check_bins(config, data.num_classes)
-
-
-def shares_besides_rounds(config: Config, data: Dataset) -> Shares:
-    """The shares of the privacy budget for counts before round 1 (private ranges of a schema, and a survival curve),
-    and for what intervals follow from."""
-    counts = 0.0 if data.unscaled is None or isinstance(config.data, Data) else config.data.range_share
-    counts += config.privacy.survival_share * bool(config.evaluation.survival_curve)
-    shares = Shares(counts, config.privacy.interval_share * config.evaluation.standard_errors)
-    if not shares.total < 1:
-        raise SettingError(
-            "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
-            f"{shares.total:g} in all"
-        )
-    return shares

@@ -12,9 +12,7 @@ from twinflower.sums.noise import lost_site
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
-from . import held_out, information
 from .advice import outlook
-from .agreement import planned, release_row
 from .privacy import spent
 from .setup import PreparedRun
 
@@ -86,17 +84,14 @@ def _used(setup: PreparedRun, round_: int, client: int) -> Used:
 
 
 def noise_rows(setup: PreparedRun) -> list[tuple[str, ...]]:
-    """The table of `noise_used`, as rows under `NOISE_HEADINGS`, between the counts for private ranges and
-    what is released after the rounds."""
-    return (
-        release_row(setup)
-        + [
-            (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
-            for name, used in noise_used(setup).items()
-        ]
-        + information.release_row(setup)
-        + held_out.release_row(setup)
-    )
+    """The table of `noise_used`, as rows under `NOISE_HEADINGS`, between what is released before them
+    and afterwards."""
+    first = setup.first.noise_rows() if setup.first else []
+    rounds = [
+        (name, str(used.round), str(used.client), *(f"{number:.6g}" for number in used[2:]))
+        for name, used in noise_used(setup).items()
+    ]
+    return first + rounds + [row for query in setup.queries for row in query.noise_rows()]
 
 
 def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
@@ -124,14 +119,8 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
         rows.append(("spent by tuning before the run", f"{share:.3g} of the budget in mu^2"))
     if setup.neighbours:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
-    return (
-        rows
-        + planned(setup)
-        + information.planned(setup)
-        + held_out.planned(setup)
-        + (_shared(plan) if isinstance(plan, SumPlan) else [])
-        + _cost(plan)
-    )
+    rows += [row for query in setup.queries for row in query.planned()]
+    return rows + (_shared(plan) if isinstance(plan, SumPlan) else []) + _cost(plan)
 
 
 def _shared(plan: SumPlan) -> list[tuple[str, str]]:

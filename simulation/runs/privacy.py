@@ -8,18 +8,18 @@ from twinflower.algorithms import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule, published_plan
 from twinflower.arrays import Array, Index
-from twinflower.errors import require
+from twinflower.errors import SettingError, require
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.privacy.load import NOTHING_ELSE, Shares
+from twinflower.privacy.load import Shares
 from twinflower.privacy.plan import Plan, Target
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model
+from twinflower.queries.query import Histogram, SiteQuery
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from ..settings.sections import AsPublished, Private
-from .score_bins import score_bins
 
 
 def make_plan(
@@ -28,24 +28,35 @@ def make_plan(
     objective: Model,
     schedule: LocalSchedule,
     sizes: Index,
-    others: Shares = NOTHING_ELSE,
-    held_out: Index | None = None,
-    num_classes: int = 0,
+    queries: Sequence[SiteQuery] = (),
 ) -> Plan | None:
     """The plan of a private run, None without privacy; SettingError for an invalid target (epsilon, delta, noise).
 
-    others: the shares of the budget for what clients release besides the rounds. held_out (N,): how many rows they hold
-    out for evaluation; None if they evaluate nothing. num_classes: of the labels.
+    queries: what sites answer besides the rounds.
     """
     if not isinstance(config.privacy, Private):
         return None
-    target = _target(config.privacy)
-    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, others)
-    if held_out is None:
-        return plan
-    own = config.evaluation
-    bins = score_bins(config, num_classes)
-    return plan.with_evaluation(own.released(config.rounds), held_out, target, own.loss_bound, bins)
+    target, others = _target(config.privacy), _shares(queries)
+    counts = any(isinstance(query, Histogram) for query in queries)
+    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, others, counts)
+    for query in queries:
+        plan = query.charged(plan, target)
+    return plan
+
+
+def _shares(queries: Sequence[SiteQuery]) -> Shares:
+    """The shares of the privacy budget for the answers before round 1 and for the others."""
+    first, others = (
+        [query.share for query in queries if isinstance(query, Histogram) == counted]
+        for counted in (True, False)
+    )
+    shares = Shares(sum(first, 0.0), sum(others, 0.0))
+    if not shares.total < 1:
+        raise SettingError(
+            "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
+            f"{shares.total:g} in all"
+        )
+    return shares
 
 
 def _target(privacy: Private) -> Target:
@@ -55,20 +66,19 @@ def _target(privacy: Private) -> Target:
 
 def _plan(
     config: Config, privacy: Private, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index,
-    target: Target, others: Shares,
+    target: Target, others: Shares, counts: bool,
 ) -> Plan:  # fmt: skip
-    """The plan of the training alone."""
+    """The plan of the training and of the answers with shares. counts: whether there are any before round 1."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = privacy.trust == "sum"
-    counts = others.ranges or config.evaluation.survival_curve
     require(
         not counts or not (sums or isinstance(privacy, AsPublished)),
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
         "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
     )
     require(
-        not (others.ranges and target.tune_share),
+        not (others.first and target.tune_share),
         "privacy.tune-share and private ranges or survival curves share no budget, because every candidate would need "
         "counts of its own: set privacy.tune-share to 0, or give the schema's columns public ranges and leave "
         "evaluation.survival-curve empty",
@@ -117,7 +127,7 @@ def _mu_intervals(plan: Plan, last: int | None) -> float:
     """The mu of what a client releases after the last round, 0 before; last: see `Plan.mu`."""
     if last is not None and last < len(plan.weights) - 1:
         return 0.0
-    return math.sqrt(float((plan.intervals * plan.affected_releases / plan.multipliers**2).max()))
+    return math.sqrt(float((plan.last * plan.affected_releases / plan.multipliers**2).max()))
 
 
 def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Array]:
@@ -169,8 +179,8 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded:
 def _included(plan: Plan) -> str:
     """What the guarantee covers besides the rounds, as a clause; empty if there is nothing."""
     costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
-    costs += ["the counts before round 1"] * bool(plan.ranges.any())
-    costs += ["what it releases after the last round for intervals"] * bool(plan.intervals.any())
+    costs += ["the counts before round 1"] * bool(plan.first.any())
+    costs += ["what it releases after the last round for intervals"] * bool(plan.last.any())
     costs += ["those of the evaluation on held-out rows"] * bool(plan.evaluation)
     return f", {' and '.join(costs)} included," if costs else ""
 

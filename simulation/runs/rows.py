@@ -16,30 +16,10 @@ from .facts import known
 from .setup import PreparedRun
 
 
-def places(setup: PreparedRun, number: int) -> Index:
-    """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""
-    if setup.config.data.name == OWN:
-        return np.arange(len(setup.dataset.labels))
-    return setup.partition.of(number)
-
-
-def held_rows(setup: PreparedRun, number: int) -> Batch | None:
-    """The rows on which a client evaluates and never trains, without weights; None if the run holds out none."""
-    if setup.held is None or setup.own_held is not None:
-        return setup.own_held
-    return _taken(setup, setup.held.of(number))._replace(row_weights=None)
-
-
 def all_rows(setup: PreparedRun, number: int) -> Batch:
     """A client's rows, including those that it holds out."""
     held = setup.held.of(number) if setup.held else setup.partition.of(number)[:0]
-    return _taken(setup, np.sort(np.concatenate([setup.partition.of(number), held])))
-
-
-def _taken(setup: PreparedRun, numbers: Index) -> Batch:
-    data = setup.dataset
-    weights = None if data.row_weights is None else data.row_weights[numbers]
-    return Batch(data.features.take(numbers, axis=0), data.labels[numbers], row_weights=weights)
+    return setup.dataset.batch(np.sort(np.concatenate([setup.partition.of(number), held])))
 
 
 def described(setup: PreparedRun) -> str:
@@ -72,7 +52,7 @@ def _split_at_site(setup: PreparedRun, number: int, held: Partition) -> Prepared
     parts = (setup.partition.of(number) - before, held.of(number) - before)
     if data.groups is not None:
         parts = _whole_groups(setup.config, number, data.groups)
-    training, own_held = (_taken(setup, rows) for rows in parts)
+    training, own_held = (data.batch(rows) for rows in parts)
     dataset = replace(
         data,
         features=training.features,

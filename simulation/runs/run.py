@@ -21,6 +21,8 @@ from twinflower.problems.interfaces import NamedModel
 from twinflower.problems.losses import Squared
 from twinflower.problems.objectives import LinearModel, LinearObjective
 from twinflower.problems.regularisers import Support
+from twinflower.queries import QUERIES
+from twinflower.queries.information import Sums
 from twinflower.rounds import Training
 
 from ..settings import Config
@@ -29,8 +31,6 @@ from ..settings.evaluation import LIKELIHOODS
 from . import facts
 from .advice import warnings
 from .ended import ended
-from .held_out import released
-from .information import Sums
 from .privacy import accounts, spent
 from .rows import described
 from .setup import PreparedRun
@@ -51,13 +51,13 @@ class Run(Training):
     called with each new row. seed_index: for seeds that are stacked, and so share the states of server and clients, its
     place among them; None for a run alone.
 
-    rows: of metrics.csv; bits and participants are totals since the start. scores: the clients' last counts by bin, if
-    they count. by_site: without privacy, the last model's scores on the rows that the clients hold out. began: in
-    seconds of `time.perf_counter`, later by the time of an interruption.
+    rows: of metrics.csv; bits and participants are totals since the start. answers: what clients have answered about
+    models, by the name of the question (`twinflower.queries`). began: in seconds of `time.perf_counter`, later by the
+    time of an interruption.
 
     When it has ended (`ended_at`, on the same clock): model (d,), None if it failed; points (N, d), the clients' own
-    models, for methods whose server knows them (`Algorithm.client_models`); failure, one sentence; information, the
-    sums of all clients from which standard errors follow; missing, why there are none although the run asks for them.
+    models, for methods whose server knows them (`Algorithm.client_models`); failure, one sentence; missing, why a
+    question about the final model has no answer.
     """
 
     setup: PreparedRun
@@ -65,15 +65,43 @@ class Run(Training):
     progress: Progress | None = None
     seed_index: int | None = None
     rows: list[dict[str, Any]] = field(default_factory=list)
-    scores: Mapping[int, Counted] = field(default_factory=dict)
-    by_site: Mapping[int, float] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
     ended_at: float | None = None
     model: Array | None = None
     points: Array | None = None
     failure: str = ""
-    information: Sums | None = None
     missing: str = ""
+
+    @property
+    def every_answer(self) -> dict[str, Any]:
+        """What clients have answered before round 1 and about models, by the name of the question."""
+        return {**self.setup.answers, **self.answers}
+
+    @property
+    def scores(self) -> Mapping[int, Counted]:
+        """The clients' last counts by bin, if they count."""
+        return self.answers["evaluation"].scores if "evaluation" in self.answers else {}
+
+    @property
+    def by_site(self) -> Mapping[int, float]:
+        """Without privacy, the last model's scores on the rows that the clients hold out."""
+        return self.answers["evaluation"].by_site if "evaluation" in self.answers else {}
+
+    @property
+    def information(self) -> Sums | None:
+        """The sums of all clients from which standard errors follow, if the run asks for them and they are known."""
+        return self.answers.get("information")
+
+    def take(self, found: Mapping[str, Any]) -> dict[str, float]:
+        """Keep what clients have answered after a round; return the columns of metrics.csv that follow."""
+        columns: dict[str, float] = {}
+        for query in self.setup.model_queries:
+            answer = found.get(query.name)
+            if answer is not None:
+                self.answers[query.name] = query.kept(self.answers.get(query.name), answer)
+            columns |= query.row(answer)
+        return columns
 
     @property
     def seconds(self) -> float:
@@ -114,7 +142,10 @@ class Run(Training):
             or round_ % config.evaluation.every == 0
             or round_ == config.rounds
             or self.stop is not None
-            or round_ in released(self.setup)
+            or (
+                self.setup.plan is not None
+                and any(round_ in own.question.rounds for own in self.setup.model_queries)
+            )
         )
 
     def so_far(self, round_: int) -> dict[str, Any]:
@@ -178,6 +209,11 @@ class Run(Training):
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
         return [*warnings(self.setup), *stopped, *_risen(self.rows, self.setup.plan is not None), *absent]
 
+    def _summarised(self) -> dict[str, Any]:
+        """What summary.json says of the answers."""
+        answers = self.every_answer
+        return {key: own for kind in QUERIES for key, own in kind.summarised(answers.get(kind.name)).items()}
+
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
         config, last = self.setup.config, self.rows[-1] if self.rows else {}
@@ -210,12 +246,11 @@ class Run(Training):
             "warnings": self.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
-            "private_ranges": {name: [own.low, own.high] for name, own in self.setup.ranges} or None,
+            **self._summarised(),
             "partition": described(self.setup),
             "facts": facts.known(self.setup).document,
             "site_names": list(self.setup.dataset.site_names) or None,
             "site_scores": _site_scores(self),
-            "held_out_by_site": {f"{site}": own for site, own in self.by_site.items()} or None,
             "standardised": self.setup.dataset.standardised,
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),

@@ -5,20 +5,15 @@ A node imports none of this.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from twinflower.arrays import Array, Index
-from twinflower.data.ranges import pack_ranges
-from twinflower.models.information import packed_size
-from twinflower.models.released import released_size
 from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
-from twinflower.strategies.information import collect, exact_sums
-from twinflower.strategies.ranges import Agreement
+from twinflower.strategies.first import Agreement
+from twinflower.strategies.site_evaluation import collect
 
-from . import information
-from .agreement import counted, entries, found
-from .held_out import bins, released
 from .setup import PreparedRun
 
 
@@ -45,43 +40,36 @@ def strategy_of(
 
 def evaluation(setup: PreparedRun, wants: Callable[[int], bool]) -> SiteEvaluation:
     """How the server lets the clients evaluate; wants: after which rounds in a run without privacy."""
-    if setup.held is None:
-        return SiteEvaluation()
-    evaluates = released(setup).__contains__ if setup.plan else wants
-    own = setup.config.evaluation
-    return SiteEvaluation(evaluates, own.loss_bound, setup.held.sizes.tolist(), partial(bins, setup))
+    for query in setup.model_queries:
+        if query.kind.default:
+            question = query.question
+            return SiteEvaluation(question.rounds.__contains__ if setup.plan else wants, question)
+    return SiteEvaluation()
 
 
 def agreement(setup: PreparedRun, keep: Callable[[Array, Index], None]) -> Agreement | None:
     """The request for the counts by messages, None if there are none; keep: called with all counts and clients."""
-    if not counted(setup):
+    first = setup.first
+    if first is None:
         return None
 
-    def ranges(counts: Array, clients: Index) -> bytes:
+    def content(counts: Array, clients: Index) -> bytes:
         keep(counts, clients)
-        return pack_ranges(found(setup, counts, clients)) if setup.dataset.unscaled else b""
+        return first.content(counts, clients)
 
-    return Agreement(entries(setup), ranges)
-
-
-def standard_errors(
-    setup: PreparedRun, strategy: StarStrategy, x: Array
-) -> tuple[information.Sums | None, str]:
-    """The sums of all clients at the final model x (d,); None, and a sentence why if a client sends none."""
-    if not information.asked(setup):
-        return None, ""
-    if known := information.of_rounds(setup, strategy.server):
-        return known, ""
-    stamp = strategy.training.stamp(setup.config.rounds)
-    sites, why = collect(strategy.exchange, x, stamp, *_reading(setup))
-    return information.together(sites), why
+    return Agreement(first.entries, content)
 
 
-def _reading(setup: PreparedRun) -> tuple[int, Callable[[int, Array], information.Sums]]:
-    """How many numbers a client sends, and what they say."""
-    d, sizes = setup.objective.d, setup.partition.sizes
-    if setup.plan:
-        return released_size(d), lambda client, own: information.units(setup).unpacked(
-            own, d, information.sigma(setup, client)
-        )
-    return packed_size(d), lambda client, own: exact_sums(own, d, int(sizes[client]))
+def last_answers(setup: PreparedRun, strategy: StarStrategy, x: Array) -> tuple[dict[str, Any], list[str]]:
+    """What all clients answer about the final model x (d,), by the name of the question, and a sentence for each
+    question that a client does not answer."""
+    stamp, private = strategy.training.stamp(setup.config.rounds), setup.plan is not None
+    found: dict[str, Any] = {}
+    missing: list[str] = []
+    for query in setup.model_queries:
+        if not query.kind.default:
+            found[query.name], why = query.of_rounds(strategy.server), ""
+            if found[query.name] is None:
+                found[query.name], why = collect(strategy.exchange, query.question, x, stamp, private)
+            missing += filter(None, [why])
+    return found, missing

@@ -5,35 +5,38 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import numpy as np
 
 from twinflower.algorithms import Algorithm
-from twinflower.arrays import Array, Labels
+from twinflower.arrays import Array, Index, Labels
 from twinflower.data.columns import Counts, Label, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
 from twinflower.data.partition import Partition
 from twinflower.data.sets import Data
-from twinflower.errors import SettingError, require
+from twinflower.errors import SettingError
 from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, with_weights
-from twinflower.models.information import MOST_PARAMETERS
 from twinflower.models.inputs import Inputs
-from twinflower.models.released import Units
-from twinflower.models.survival import SurvivalTable, TimeGrid
+from twinflower.models.survival import SurvivalTable
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.discrete_cox import CoxObjective, interval_ends
 from twinflower.problems.interfaces import Batch, ChecksRows, Model
-from twinflower.problems.objectives import LinearModel
 from twinflower.problems.regularisers import Regulariser
 from twinflower.problems.topologies import Neighbours
+from twinflower.queries import asked, first_of
+from twinflower.queries.first import First
+from twinflower.queries.query import ModelQuery, SiteQuery
+from twinflower.queries.survival import SurvivalCurve
 from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
 from twinflower.sums.summed import Summed
 
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central
-from .division import divided, load_rows, shares_besides_rounds
+from .division import divided, load_rows
 from .method import build_method, graph_of, starting_point, through_sums, weighting_of
 from .privacy import make_plan
 
@@ -48,8 +51,8 @@ class PreparedRun:
     partition: the rows that each client trains on. site: the number of the client whose rows a deployed node holds.
     held: the rows on which clients evaluate, None for none. own_held: in the process of a site with rows of its own,
     the held-out rows themselves. ranges: private ranges, once they are found. outside: bounds on how many values of
-    their columns are clipped, by column. persons: those of every client by the
-    cells of `time_grid`, once they are counted.
+    their columns are clipped, by column. answers: what clients have answered before round 1, by the name of
+    the question (`twinflower.queries`).
     """
 
     config: Config
@@ -65,13 +68,39 @@ class PreparedRun:
     own_held: Batch | None = None
     ranges: tuple[tuple[str, Range], ...] = ()
     outside: Mapping[str, int] = field(default_factory=dict)
-    persons: Mapping[int, SurvivalTable] = field(default_factory=dict)
+    answers: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
-    def time_grid(self) -> TimeGrid | None:
-        """The grid of the survival curve; None for a run without one."""
-        ends = interval_ends(self.config.evaluation.survival_curve)
-        return TimeGrid(tuple(ends)) if ends else None
+    def queries(self) -> list[SiteQuery]:
+        """What sites answer besides the rounds."""
+        return asked(self)
+
+    @property
+    def persons(self) -> Mapping[int, SurvivalTable]:
+        """The persons of every client by the cells of a survival curve, once they are counted."""
+        return self.answers.get(SurvivalCurve.name, {})
+
+    @property
+    def model_queries(self) -> list[ModelQuery]:
+        """Those of these that are about models."""
+        return [query for query in self.queries if isinstance(query, ModelQuery)]
+
+    @cached_property
+    def first(self) -> First | None:
+        """Those that are answered before round 1."""
+        return first_of(self)
+
+    def rows_of(self, client: int) -> Index:
+        """The numbers of a client's rows in the data set; for data `own`, of all rows of this process."""
+        return (
+            np.arange(len(self.dataset.labels)) if self.config.data.name == OWN else self.partition.of(client)
+        )
+
+    def held_rows(self, client: int) -> Batch | None:
+        """The rows on which a client evaluates and never trains, without weights; None if the run holds out none."""
+        if self.held is None or self.own_held is not None:
+            return self.own_held
+        return self.dataset.batch(self.held.of(client))._replace(row_weights=None)
 
     @cached_property
     def shards(self) -> Shards:
@@ -207,15 +236,12 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Prepar
     _check_labels(config, data)
     division, held = divided(config, data)
     method = build_method(config, objective, division.sizes, graph_of(config) if with_graph else ())
-    plan = make_plan(
-        config, method, objective, schedule, division.sizes, shares_besides_rounds(config, data),
-        held.sizes if held else None, data.num_classes,
-    )  # fmt: skip
-    algorithm = through_sums(method, plan, schedule, division.sizes)
     start = starting_point(config, objective)
-    setup = PreparedRun(config, data, division, objective, algorithm, schedule, start, plan, held=held)
-    if config.evaluation.standard_errors:
-        _check_standard_errors(setup)
+    setup = PreparedRun(config, data, division, objective, method, schedule, start, held=held)
+    plan = make_plan(config, method, objective, schedule, division.sizes, setup.queries)
+    setup = replace(setup, plan=plan, algorithm=through_sums(method, plan, schedule, division.sizes))
+    for query in setup.queries:
+        query.check()
     return setup
 
 
@@ -260,24 +286,3 @@ def _check_intervals(objective: ObjectiveSettings, label: Label) -> None:
 
 def _whole(labels: Labels) -> bool:
     return bool(((labels >= 0) & (labels == labels.round())).all())
-
-
-def _check_standard_errors(setup: PreparedRun) -> None:
-    """Raise SettingError for a model whose coefficients have no standard errors in the units of the columns."""
-    d, rows = setup.objective.d, int(setup.partition.sizes.sum())
-    if setup.method.personal:
-        raise SettingError(
-            f"evaluation.standard-errors needs a method that fits one model to all sites; got {setup.method.name}"
-        )
-    require(
-        setup.inputs.factor is not None,
-        "evaluation.standard-errors needs rows that are not divided by their own norms: set data.row-scaling to all, "
-        "or data.row-norm to 0",
-    )
-    if not (d <= MOST_PARAMETERS and d < rows):
-        raise SettingError(
-            f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} and "
-            f"{rows}"
-        )
-    if setup.plan:
-        Units.of(cast(LinearModel, setup.objective), setup.row_norm)

@@ -26,9 +26,6 @@ from twinflower.sums.summed import Summed
 from ..results.checkpoint import Checkpoints
 from ..results.folder import curve_folder, run_folder
 from ..results.writing import write_config
-from ..runs import held_out, information
-from ..runs.agreement import simulated
-from ..runs.information import Sums
 from ..runs.method import with_sizes
 from ..runs.run import Progress, Run
 from ..runs.setup import PreparedRun, prepare_seeds
@@ -168,7 +165,9 @@ def train(
         if len(setups) > 1 and not _stackable(setups[0]):
             raise SeedsNotStackable
         with computing():
-            driver = _Arrays(Cohort([simulated(setup) for setup in setups]), progress)
+            driver = _Arrays(
+                Cohort([setup.first.simulated() if setup.first else setup for setup in setups]), progress
+            )
             drive(driver, checkpoints)
             return driver.runs
     except (SeedsNotStackable, RunError):
@@ -220,14 +219,17 @@ class _Arrays:
                 run.rounds.append(record)
             after(at.round)
 
-    def found(self, run: Run, round_: int) -> held_out.Found:
+    def found(self, run: Run, round_: int) -> dict[str, Any]:
         """See `Driver`."""
         personal = run.client_points if run.setup.method.personal else None
-        return held_out.simulated(run.setup, run.x, round_, personal)
+        queries = [query for query in run.setup.model_queries if query.kind.default]
+        return {query.name: query.simulated(run.x, round_, personal) for query in queries}
 
-    def information(self, run: Run) -> tuple[Sums | None, str]:
+    def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
         """See `Driver`."""
-        return information.simulated(run.setup, run.x, run.server), ""
+        queries = [query for query in run.setup.model_queries if not query.kind.default]
+        last = run.setup.config.rounds
+        return {own.name: own.of_rounds(run.server) or own.simulated(run.x, last) for own in queries}, []
 
 
 def records(at: Outcome, bits: Bits, private: bool) -> list[Round]:

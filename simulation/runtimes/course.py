@@ -5,7 +5,7 @@ The runtimes differ in their driver, which computes the rounds: on arrays (`coho
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,8 +16,6 @@ from twinflower.errors import AbsentError, RunError
 
 from ..results.checkpoint import Checkpoints, checkpoint, restore
 from ..results.resume import newest
-from ..runs.held_out import Found
-from ..runs.information import Sums
 from ..runs.run import Run, own_columns
 from .progress import say
 
@@ -33,11 +31,11 @@ class Driver(Protocol):
     def compute(self, after: Callable[[int], None]) -> None:
         """Compute the rounds that are left; call `after` with the round from which they go on, and after each one."""
 
-    def found(self, run: Run, round_: int) -> Found:
-        """What the clients have found about the model after this round."""
+    def found(self, run: Run, round_: int) -> dict[str, Any]:
+        """What the clients have answered about the model after this round, by the name of the question."""
 
-    def information(self, run: Run) -> tuple[Sums | None, str]:
-        """The sums of all clients at the final model; None, and why if the run asks for them."""
+    def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
+        """What the clients answer about the final model, by the name of the question, and why there is no answer."""
 
 
 def drive(
@@ -61,7 +59,9 @@ def drive(
                 driver.compute(_After(driver, evaluator, checkpoints, watch, runs[0].round))
             for run in runs:
                 run.model, run.points = run.x, run.client_points
-                run.information, run.missing = driver.information(run)
+                answers, missing = driver.last_answers(run)
+                run.answers |= answers
+                run.missing = " ".join(missing)
     except RunError as error:
         resumable = isinstance(error, AbsentError) and checkpoints and checkpoints.every
         if len(runs) > 1 or resumable:
@@ -84,10 +84,10 @@ class Evaluator:
         self._thread = ThreadPoolExecutor(1) if aside else None
         self._last: Future[None] | None = None
 
-    def begin(self, run: Run, round_: int, found: Found) -> None:
-        """Evaluate the model of a run after this round; found: by the clients."""
+    def begin(self, run: Run, round_: int, columns: Mapping[str, float]) -> None:
+        """Evaluate the model of a run after this round; columns: those of the clients' answers."""
         self.wait()
-        words = run, run.so_far(round_), run.server, found
+        words = run, run.so_far(round_), run.server, columns
         if self._thread:
             self._last = self._thread.submit(_evaluate, *words)
         else:
@@ -107,11 +107,11 @@ class Evaluator:
         self.wait()  # replies that cannot be used follow from a model that is not finite
 
 
-def _evaluate(run: Run, so_far: dict[str, Any], server: Any, found: Found) -> None:
+def _evaluate(run: Run, so_far: dict[str, Any], server: Any, columns: Mapping[str, float]) -> None:
     """Add a row for the server state after a round, while the next one may be running."""
     with np.errstate(all="ignore"):  # of this thread
         x = run.of_seed(run.setup.algorithm.model(server))
-        run.add(so_far, x, {**own_columns(run.setup, server, run.seed_index), **found.columns})
+        run.add(so_far, x, {**own_columns(run.setup, server, run.seed_index), **columns})
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,7 @@ class _After:
     def _evaluate(self, round_: int) -> None:
         for run in self.driver.runs:
             if run.wants(round_):
-                found = self.driver.found(run, round_)
-                run.scores, run.by_site = found.scores or run.scores, found.by_site
-                self.evaluator.begin(run, round_, found)
+                self.evaluator.begin(run, round_, run.take(self.driver.found(run, round_)))
 
     def _save(self, round_: int) -> None:
         if self.checkpoints and self.checkpoints.due(round_):

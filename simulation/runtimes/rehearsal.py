@@ -10,11 +10,9 @@ from twinflower.data.sets import Data, OwnData, TableData
 from twinflower.data.sites import schema_to_read
 from twinflower.data.tables import read_rows, table_files
 from twinflower.errors import RunError, require
-from twinflower.privacy.plan import Plan
 
 from ..results import names
 from ..runs.identity import make_key
-from ..runs.score_bins import fineness, score_bins
 from ..runs.setup import PreparedRun, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
@@ -46,7 +44,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
     """
     setup = prepare(config)
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
-    own = node_config(config, prepare(config).plan)
+    own = node_config(prepare(config))
     with deployment(secure, _empty(folder.absolute() / names.LOGS), say) as running:
         identities = exchange_keys(running.home, setup) if setup.sums else {}
         for number in range(config.clients.count):
@@ -57,28 +55,19 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
         say("ending all processes")
 
 
-def node_config(config: Config, plan: Plan | None) -> dict[str, Value]:
+def node_config(setup: PreparedRun) -> dict[str, Value]:
     """The node config shared by all nodes, without partition, state-dir and table."""
     own: dict[str, Value] = {}
+    config, plan = setup.config, setup.plan
     if plan:
         own = {"lifetime-epsilon": 1.001 * plan.epsilon_limit, "lifetime-delta": plan.delta}
         own |= {"protects": plan.unit.kind, "group-size": plan.unit.size}
     else:
-        own = _exact_answers(config)
+        own = {key: value for query in setup.queries for key, value in query.allowing.items()}
+        own |= {"newton-rows": 1, "newton-rows-per-parameter": 1.0} if setup.method.sends_sums else {}
     if isinstance(config.data, Data) and config.data.dir:
         own["data-dir"] = str(Path(config.data.dir).absolute())
     return own
-
-
-def _exact_answers(config: Config) -> dict[str, Value]:
-    """The entries of a node config that allow what a run without privacy asks for."""
-    asked = config.evaluation
-    scores: dict[str, Value] = {"score-rows": 1} if asked.bins or asked.errors else {}
-    scores |= {"score-bins": fineness(score_bins(config, 0))} if asked.bins else {}
-    scores |= {"survival-rows": 1, "survival-cell": 1} if asked.survival_curve or asked.auc_times else {}
-    if config.method.sends_sums:
-        return scores | {"newton-rows": 1, "newton-rows-per-parameter": 1.0}
-    return scores | ({"standard-error-rows": 1} if asked.standard_errors else {})
 
 
 def at_sites(setup: PreparedRun) -> tuple[Config, list[dict[str, Value]]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -12,9 +13,7 @@ from twinflower.clients.records import record_of
 from twinflower.strategies import StarStrategy
 
 from ..results.checkpoint import Checkpoints
-from ..runs import held_out, server
-from ..runs.agreement import agreed
-from ..runs.information import Sums
+from ..runs import server
 from ..runs.run import Progress, Run
 from ..runs.setup import PreparedRun
 from .course import drive
@@ -52,7 +51,8 @@ class _Messages:
 
     def _agree(self, counts: Array, clients: Index) -> None:
         """Evaluate from now on with what follows from these clients' counts before round 1."""
-        self.run.setup = agreed(self.run.setup, counts, clients)
+        assert self.run.setup.first
+        self.run.setup = self.run.setup.first.agreed(counts, clients)
 
     def initial_client(self) -> None:
         """See `Driver`."""
@@ -72,15 +72,11 @@ class _Messages:
             evaluate_fn=evaluate, training=self.run,
         )  # fmt: skip
 
-    def found(self, run: Run, round_: int) -> held_out.Found:
+    def found(self, run: Run, round_: int) -> dict[str, Any]:
         """See `Driver`."""
         sites = self.strategy.evaluation
-        asked = sites.evaluates(round_)
-        row = held_out.row(
-            run.setup, sites.metrics if asked else {}, sites.by_site if asked and sites.metrics else {}
-        )
-        return held_out.Found(row, sites.scores, sites.by_site)
+        return {sites.question.name: sites.found} if sites.evaluates(round_) else {}
 
-    def information(self, run: Run) -> tuple[Sums | None, str]:
+    def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
         """See `Driver`."""
-        return server.standard_errors(run.setup, self.strategy, run.x)
+        return server.last_answers(run.setup, self.strategy, run.x)

@@ -1,10 +1,8 @@
-"""The columns of clients.csv, scores.csv, survival.csv, and of metrics.csv, by which experiment files say what figures
-show."""
+"""The columns of clients.csv, and of metrics.csv, by which experiment files say what figures show."""
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
 from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, OWN_MODEL, SCORE_COLUMNS
-from twinflower.models.survival import Curve
 
 COLUMNS = (
     "round",
@@ -21,11 +19,6 @@ COLUMNS = (
     "seconds",
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
-SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
-CLASS_SCORES_COLUMNS = ("client", "class", *SCORES_COLUMNS[1:])
-TIME_SCORES_COLUMNS = ("client", "time", "low", "high", "events", "censored", "sigma")
-ALL_SITES = "all"  # in the column "client" of survival.csv
-SURVIVAL_COLUMNS = ("client", "site", *Curve._fields, "noise", "estimate")
 PATH_COLUMNS = ("weight", "error", "std_error", "rounds", "nonzeros", "choice")
 SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptimality")

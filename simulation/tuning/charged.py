@@ -24,12 +24,13 @@ from twinflower.arrays import Array, Index
 from twinflower.errors import RunError, SettingError, require
 from twinflower.privacy import Budget, gdp_epsilon
 from twinflower.privacy.charges import BudgetSpent, Ledger
-from twinflower.privacy.counts import Accuracy, correct, count_release, paid_twice
+from twinflower.privacy.counts import Accuracy, count_release, paid_twice
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.halving import Halving, stages
 from twinflower.privacy.mechanism import Draws
 from twinflower.privacy.plan import Plan
 from twinflower.problems.interfaces import Batch
+from twinflower.queries.held_out_question import correct
 from twinflower.randomness import normals, stream
 from twinflower.rounds import Outcome
 

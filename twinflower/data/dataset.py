@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ..arrays import DOUBLE, Index
 from ..errors import DataError
+from ..problems.interfaces import Batch
 from ..settings import Setting, at_least, between, one_of
 from .columns import Classes, Range
 from .features import ROW_SCALINGS, Deferred, finite
@@ -122,6 +123,11 @@ class Dataset:
     def in_precision(self, dtype: np.dtype[Any]) -> "Dataset":
         """The data set with numbers of this type; the same object if they are of this type already."""
         return self if self.dtype == dtype else replace(self, dtype=dtype)
+
+    def batch(self, rows: Index) -> Batch:
+        """These rows with their weights."""
+        weights = None if self.row_weights is None else self.row_weights[rows]
+        return Batch(self.features.take(rows, axis=0), self.labels[rows], row_weights=weights)
 
     def scaled(self, ranges: Sequence[Range]) -> "Dataset":
         """The data set with these ranges in place of the private ones."""

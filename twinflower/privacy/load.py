@@ -32,15 +32,15 @@ class Planned(Protocol):
 
 class Shares(NamedTuple):
     """The shares, below 1 in all, of every client's budget for what it releases besides the rounds:
-    `PrivacyLoad.ranges` and `PrivacyLoad.intervals`."""
+    `PrivacyLoad.first` and `PrivacyLoad.last`."""
 
-    ranges: float = 0.0
-    intervals: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
 
     @property
     def total(self) -> float:
         """Both together."""
-        return self.ranges + self.intervals
+        return self.first + self.last
 
 
 NOTHING_ELSE = Shares()
@@ -51,17 +51,16 @@ class PrivacyLoad(NamedTuple):
 
     weights (T + 1,): budget weights of the rounds; rounds count from 1, and entry 0 is 0. rounds_in (N,): the number of
     rounds that each client takes part in. shares (N,): the sum of the weights of these rounds. affected_releases (N,):
-    how many releases of one round a single record can affect. ranges (N,): the part of `shares` that is for the counts
-    that a client releases before round 1 (`data.ranges`). intervals (N,): the part that is for what it releases after
-    the last round, from which intervals follow (`models.released`).
+    how many releases of one round a single record can affect. first (N,): the part of `shares` that is for what a
+    client releases before round 1. last (N,): the part that is for what it releases after the last round.
     """
 
     weights: Array
     rounds_in: Array
     shares: Array
     affected_releases: Index
-    ranges: Array
-    intervals: Array
+    first: Array
+    last: Array
 
     @classmethod
     def of(
@@ -83,8 +82,8 @@ class PrivacyLoad(NamedTuple):
             shares_of(w, enumerate(asked, 1), len(workloads)) for w in (np.ones_like(weights), weights)
         )
         trained = np.where(rounds_in > 0, shares, weights.max()) / (1 - others.total)
-        ranges, intervals = trained * others.ranges, trained * others.intervals
-        return cls(weights, rounds_in, shares + ranges + intervals, affected_releases, ranges, intervals)
+        first, last = trained * others.first, trained * others.last
+        return cls(weights, rounds_in, shares + first + last, affected_releases, first, last)
 
     def mu(self, multipliers: Array) -> float:
         """The largest mu over all clients, which have these noise multipliers (N,)."""

@@ -18,8 +18,6 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import SettingError, require
-from ..models.evaluation import NO_BINS
-from ..models.score_bins import ScoreBins
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
@@ -101,8 +99,8 @@ class Plan:
     """The noise of a run and its privacy cost, computed before the run starts.
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
-    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, affected_releases, ranges,
-    intervals: as in `PrivacyLoad`.
+    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, affected_releases, first, last:
+    as in `PrivacyLoad`.
     mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
     refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
     `budget`. evaluation: on the clients' held-out rows, which is in all totals; None for none.
@@ -119,8 +117,8 @@ class Plan:
     rounds_in: Array
     shares: Array
     affected_releases: Index
-    ranges: Array
-    intervals: Array
+    first: Array
+    last: Array
     mu_limit: float
     caveat: str = ""
     provable: bool = True
@@ -168,15 +166,14 @@ class Plan:
         rounds: Sequence[int],
         sizes: Index,
         target: Target,
-        bound: float = 0.0,
-        bins: ScoreBins = NO_BINS,
+        moved: float = 1.0,
     ) -> "Plan":
         """The plan with evaluations after these rounds on so many held-out rows (N,) of the clients.
 
-        target: that of the plan; its evaluation_share is above 0. bound, bins: see `CountPlan`.
+        target: that of the plan; its evaluation_share is above 0. moved: see `CountPlan`.
         """
         share = target.evaluation_share / target.training_share
-        counts = CountPlan(tuple(rounds), sizes, self.mu_limit * math.sqrt(share), self.unit, bound, bins)
+        counts = CountPlan(tuple(rounds), sizes, self.mu_limit * math.sqrt(share), self.unit, moved)
         limit = float(counts.with_training(np.full(len(sizes), self.mu_limit**2)).max())
         return replace(self, evaluation=counts, mu_limit=math.sqrt(limit))
 
@@ -201,14 +198,13 @@ class Plan:
 
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client."""
-        others = max(self.ranges[client], self.intervals[client])
+        others = max(self.first[client], self.last[client])
         largest = max(self.weights.max(), others * self.affected_releases[client])
         trained = float(self.multipliers[client]) / math.sqrt(largest)
         return min(trained, self.evaluation.multiplier) if self.evaluation else trained
 
     def release_of(self, part: Array, client: int, sensitivity: float) -> Release:
-        """The release with this sensitivity for which a client has this part (N,) of `shares`: `ranges` for its counts
-        before round 1, or `intervals`."""
+        """The release with this sensitivity for which a client has this part (N,) of `shares`: `first` or `last`."""
         return Release(sensitivity, weight=float(part[client] * self.affected_releases[client]))
 
     def mu(self, shares: Array, last: int | None = None) -> Array:
@@ -243,9 +239,7 @@ class Plan:
         """
         done = list(asked)
         ended = any(round_ == len(self.weights) - 1 for round_, _ in done)
-        return (
-            self.ranges + ended * self.intervals + shares_of(self.weights, done, len(self.affected_releases))
-        )
+        return self.first + ended * self.last + shares_of(self.weights, done, len(self.affected_releases))
 
     def guard(
         self, client: int, ledger: Ledger, *, seed: int | None = None, run: str = "", config: str = "",
@@ -272,7 +266,7 @@ def _multipliers(target: Target, load: PrivacyLoad) -> Array:
     """
     if target.noise_multiplier:
         return np.full(len(load.shares), target.noise_multiplier)
-    others = load.ranges + load.intervals
+    others = load.first + load.last
     units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + others) * load.affected_releases
     return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""The request before round 1 that asks all clients for counts, from which private ranges and survival curves follow."""
+"""The request before round 1 that asks all clients for counts (`twinflower.queries.first`)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -28,15 +28,14 @@ def expect_session(metrics: Mapping[str, Any], session: str) -> None:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What a server does with the counts. entries: how many counts a client sends. ranges(counts (K, entries), clients
-    (K,)): the private ranges as bytes (`twinflower.data.ranges.pack_ranges`), which are part of all further
-    requests, empty without such ranges; clients in ascending order."""
+    """What a server does with the counts. entries: how many counts a client sends. content(counts (K, entries), clients
+    (K,)): what is part of all further requests, such as private ranges, or empty; clients in ascending order."""
 
     entries: int
-    ranges: Callable[[Counts, NDArray[np.int64]], bytes]
+    content: Callable[[Counts, NDArray[np.int64]], bytes]
 
     def reach(self, exchange: Exchange, session: str, least: int) -> bytes:
-        """Ask the clients, those without a valid reply again, and return the ranges.
+        """Ask the clients, those without a valid reply again, and return what further requests carry.
 
         A client that stays away is left out; RunError if fewer than `least` reply.
         """
@@ -60,4 +59,4 @@ class Agreement:
                 f"{client}: {reason})"
             )
         order = sorted(found)
-        return self.ranges(np.stack([found[client] for client in order]), np.array(order))
+        return self.content(np.stack([found[client] for client in order]), np.array(order))

@@ -1,18 +1,19 @@
-"""The rows of scores.csv: the clients' held-out rows, counted by the bin of their score."""
+"""The clients' held-out rows, counted by the bin of their score, as rows of scores.csv and as values of JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from twinflower.arrays import Array
-from twinflower.models.class_scores import ClassTable
-from twinflower.models.discrimination import ScoreTable
-from twinflower.models.score_bins import Counted
-from twinflower.models.time_scores import TimeTable
+from ..arrays import Array
+from ..models.class_scores import ClassTable
+from ..models.discrimination import ScoreTable
+from ..models.score_bins import Counted
+from ..models.time_scores import TimeTable
 
-from ..settings.columns import CLASS_SCORES_COLUMNS, SCORES_COLUMNS, TIME_SCORES_COLUMNS
-
+SCORES_COLUMNS = ("client", "low", "high", "negatives", "positives", "predicted", "squared", "sigma")
+CLASS_SCORES_COLUMNS = ("client", "class", *SCORES_COLUMNS[1:])
+TIME_SCORES_COLUMNS = ("client", "time", "low", "high", "events", "censored", "sigma")
 Rows = Iterator[dict[str, Any]]
 
 
@@ -81,3 +82,17 @@ _FORMS: dict[Any, tuple[Sequence[str], Any, Any]] = {  # table -> columns, its r
     ClassTable: (CLASS_SCORES_COLUMNS, _by_class, _of_classes),
     TimeTable: (TIME_SCORES_COLUMNS, _by_time, _of_times),
 }
+
+
+def to_records(scores: Mapping[int, Any]) -> list[Any]:
+    """The tables by client as values of JSON."""
+    return [
+        [client, type(own).__name__, *(np.asarray(part).tolist() for part in own)]
+        for client, own in scores.items()
+    ]
+
+
+def from_records(stored: list[Any]) -> dict[int, Any]:
+    """Inverse of `records`."""
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in _FORMS}
+    return {client: kinds[kind](*map(np.array, arrays), sigma) for client, kind, *arrays, sigma in stored}

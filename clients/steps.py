@@ -1,0 +1,231 @@
+"""The order of a site's steps whenever it releases something about its rows: in a round, before the first one, and when
+it answers a question.
+
+A stored reply is given again. Otherwise the request is read and checked, the Flower run is bound to its session, space
+for the reply is reserved, and the ledger is charged; only then is anything private computed. Noise is added, and the
+result is stored before it is sent. What differs from step to step is what is read, charged, computed and stored.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from logging import WARNING
+from typing import Any, NamedTuple
+
+from flwr.common import log
+
+from twinflower.arrays import Array
+from twinflower.errors import ReplyError
+from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.release import Release, Rounding
+from twinflower.problems.interfaces import Batch
+from twinflower.queries.first import COUNTS_ROUND, FirstCounts
+from twinflower.queries.query import ModelQuestion, SiteAnswer
+from twinflower.work import Noise, no_noise
+
+from .completed import CompletedRounds
+from .request import RequestReader, RoundRequest
+from .store import CompletedRound, StateStore
+
+
+class Cost(NamedTuple):
+    """What a release costs, which follows from public numbers.
+
+    round: under which the ledger charges it. size: the bytes of the reply. rows, rounding, known: see
+    `Guard.check_size`.
+    """
+
+    release: Release
+    round: int
+    size: int
+    rounding: Callable[[], Rounding]
+    known: Iterable[Array] = ()
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Step(ABC):
+    """One release. guard: charges it, None for one without privacy. session: the training that it belongs to."""
+
+    guard: Guard | None
+    session: str
+
+    @abstractmethod
+    def stored(self) -> CompletedRound | None:
+        """What was released before in reply to the same request."""
+
+    @abstractmethod
+    def begin(self) -> Cost | None:
+        """Read and check the request; return what the release costs, None for nothing. ReplyError if it is invalid."""
+
+    @abstractmethod
+    def reserved(self, size: int) -> AbstractContextManager[None]:
+        """Make sure that a reply of this size can be stored; see `StateStore.reserved`."""
+
+    @abstractmethod
+    def compute(self, noise: Noise) -> CompletedRound:
+        """What is stored and sent."""
+
+    @abstractmethod
+    def save(self, done: CompletedRound) -> None:
+        """Store it."""
+
+
+def carried_out(step: Step, requests: RequestReader) -> CompletedRound:
+    """What a step releases, by the order above; BudgetSpent or LedgerError if the ledger refuses the charge."""
+    done = step.stored()
+    if done is None:
+        done = step.compute(_noise(step, step.begin(), requests))
+        step.save(done)
+    return done
+
+
+def _noise(step: Step, cost: Cost | None, requests: RequestReader) -> Noise:
+    """Bind the session, then charge the release and return its noise, before anything private is computed."""
+    guard = step.guard
+    if guard is None or cost is None:
+        requests.bind(step.session)
+        return no_noise
+    if guard.secret:
+        guard.check_size(cost.release, cost.rows, cost.rounding(), cost.known)
+    requests.bind(step.session)
+    with step.reserved(cost.size):
+        return guard.open(cost.release, cost.round, step.session)
+
+
+@dataclass(frozen=True)
+class CountStep(Step):
+    """The counts before round 1, stored with the initial state as the reply of round 0."""
+
+    counts: FirstCounts
+    rounds: CompletedRounds
+    request: RoundRequest
+    last: CompletedRound | None
+
+    def stored(self) -> CompletedRound | None:
+        """See `Step`."""
+        return self.rounds.repeated(self.request, self.last)
+
+    def begin(self) -> Cost:
+        """See `Step`."""
+        return Cost(self.counts.release, COUNTS_ROUND, self.counts.bytes, lambda: self.counts.rounding)
+
+    def reserved(self, size: int) -> AbstractContextManager[None]:
+        """See `Step`."""
+        return self.rounds.reserved(self.request, size)
+
+    def compute(self, noise: Noise) -> CompletedRound:
+        """See `Step`."""
+        reply = [noise(self.counts.counts())]
+        return self.rounds.completed(self.request, self.last, self.rounds.state(None), reply, {})
+
+    def save(self, done: CompletedRound) -> None:
+        """See `Step`."""
+        self.rounds.save(self.request, done)
+
+
+@dataclass(frozen=True)
+class AnswerStep(Step):
+    """The answer with noise to a question about the model x (d,) after a round, which is released once."""
+
+    release: Release
+    question: ModelQuestion
+    objective: Any
+    x: Array
+    rows: Batch
+    round: int
+    store: StateStore
+
+    @property
+    def digest(self) -> str:
+        """Of what is asked."""
+        return hashlib.sha256(self.question.asked_about(self.x)).hexdigest()
+
+    @property
+    def _place(self) -> int:
+        return self.question.stored_as(self.round)
+
+    def stored(self) -> CompletedRound | None:
+        """See `Step`; ReplyError if it is the answer about another model."""
+        done = self.store.at(self.session, self._place)
+        if done is not None and done.metrics["model"] != self.digest:
+            raise ReplyError(
+                f"the {self.question.what} of another model was released after round {self.round}, and only one is"
+            )
+        return done
+
+    def begin(self) -> Cost:
+        """See `Step`; ReplyError for a round after which nothing is released."""
+        question = self.question
+        if self.round not in question.rounds:
+            raise ReplyError(f"no {question.what} is planned after round {self.round}")
+        rounding = Rounding(question.largest(len(self.rows.labels)), 0.0)
+        size = 8 * question.size(self.objective.d)
+        place = question.charged_as(self.round)
+        return Cost(self.release, place, size, lambda: rounding, question.known(self.x))
+
+    def reserved(self, size: int) -> AbstractContextManager[None]:
+        """See `Step`."""
+        return self.store.reserved(self.session, self._place, size)
+
+    def compute(self, noise: Noise) -> CompletedRound:
+        """See `Step`."""
+        values = noise(self.question.released(self.objective, self.x, self.rows))
+        metrics = {"round": self._place, "session": self.session, "model": self.digest}
+        return CompletedRound({"values": values}, metrics)
+
+    def save(self, done: CompletedRound) -> None:
+        """See `Step`."""
+        self.store.save(self.session, done, 0)
+
+
+Reply = tuple[float, int, dict[str, Any]]
+
+
+def answered(
+    answer: SiteAnswer,
+    objective: Any,
+    x: Array,
+    rows: Batch,
+    config: Mapping[str, Any],
+    requests: RequestReader,
+    store: StateStore,
+) -> Reply:
+    """The loss, the number of rows and the metrics with which a site answers a question about the model x (d,).
+
+    With noise, the answer is charged, computed and stored once for each round. Without, exact answers about many models
+    of a server's choice add up to the rows themselves, also if each is only a mean loss. So a client answers about one
+    model after each round (`RequestReader.once`), and the same request gets the same answer again. This bounds the
+    number of answers by that of the rounds, and not what a single one says. The server chooses the number of rounds and
+    of runs, and can ask without training; enough rounds still determine the rows. Raises ReplyError for a second model
+    in a round, for a round that is not planned, and if the budget is spent.
+    """
+    question = answer.question.as_asked(config)
+    if answer.guard is None:
+        question.check(objective)
+        round_ = requests.once(question.name, config, question.asked_about(x), question.rounds)
+        loss, metrics = question.packed(question.exact(objective, x, rows))
+    else:
+        assert answer.release is not None
+        round_, session = requests.evaluation(config)
+        step = AnswerStep(
+            answer.guard,
+            session,
+            answer.release,
+            question,
+            objective,
+            x,
+            rows,
+            round_,
+            store.of(question.store),
+        )
+        try:
+            done = carried_out(step, requests)
+        except BudgetSpent as spent:
+            log(WARNING, "the %s after round %s is refused: %s", question.what, round_, spent)
+            raise ReplyError(f"the {question.what} after round {round_} is refused: {spent}") from None
+        loss, metrics = question.packed_noisy(done.arrays["values"], len(rows.labels), answer.sigma)
+    return loss, len(rows.labels), {"round": round_, **metrics}

@@ -1,0 +1,321 @@
+"""The evaluation of models on the rows that the clients of a run hold out; `held_out_question` says what they send."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..arrays import Array
+from ..data.columns import Target
+from ..errors import SettingError, require
+from ..known_objectives import PROBABILISTIC, SURVIVAL
+from ..models.class_scores import ClassBins
+from ..models.discrimination import Bins
+from ..models.evaluation import COLUMNS, ERROR_COLUMNS, OWN_MODEL, SCORE_COLUMNS, private_columns
+from ..models.intervals import LEVEL, share_interval
+from ..models.score_bins import ScoreBins
+from ..models.survival import TimeGrid
+from ..models.time_scores import TimeBins
+from ..privacy.counts import CountPlan, paid_twice
+from ..privacy.guard import Guard
+from ..privacy.mechanism import evaluation_draws, secret
+from ..privacy.plan import Plan
+from ..privacy.plan import Target as Budgeted
+from ..problems.discrete_cox import interval_ends
+from ..settings import at_least
+from .held_out_question import Found, HeldOutQuestion, most_moved
+from .query import ModelQuery, Run, SiteAnswer, Table
+from .score_tables import from_records, tabulated, to_records
+from .survival import check_persons
+
+FILE = "scores.csv"
+DEFAULT_BINS = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """Keys of a node config: fewest held-out rows and most bins of exact counts of scores or sums of errors."""
+
+    score_rows: Annotated[int | None, at_least(1)] = None
+    score_bins: Annotated[int, at_least(2)] = DEFAULT_BINS
+
+
+def score_bins(config: Any, num_classes: int) -> ScoreBins:
+    """The kind and the number of bins of a run on this number of classes, 0 of regression and survival; no bins for a
+    run without them."""
+    number = config.evaluation.bins
+    if number and config.evaluation.auc_times:
+        return TimeBins(number, times=tuple(interval_ends(config.evaluation.auc_times) or ()))
+    return ClassBins(number, classes=num_classes) if number and num_classes > 2 else Bins(number)
+
+
+def fineness(bins: ScoreBins) -> int:
+    """How many bins a site's policy sees: half the counts of a histogram, two for every bin of two classes."""
+    return math.prod(bins.shape) // (2 * bins.histograms)
+
+
+class HeldOut(ModelQuery):
+    """The evaluation of models on the rows that clients hold out."""
+
+    kind = HeldOutQuestion
+    name = kind.name
+    policy = Policy
+
+    @classmethod
+    def of(cls, run: Run) -> "HeldOut | None":
+        """See `SiteQuery`."""
+        return cls(run) if run.held is not None else None
+
+    @cached_property
+    def question(self) -> HeldOutQuestion:  # type: ignore[override]
+        """See `ModelQuery`."""
+        run, own = self.run, self.run.config.evaluation
+        assert run.held is not None
+        bins, sizes = score_bins(run.config, run.dataset.num_classes), run.held.sizes.tolist()
+        rounds = self.plan.rounds if self.plan else range(run.config.rounds + 1)
+        return HeldOutQuestion(rounds, bins, self._odds, own.errors, own.loss_bound, sizes)
+
+    def _odds(self, x: Array) -> Array:
+        """The scores of public reference rows."""
+        return self.question.bins.scores(self.run.objective, x, self.run.reference_rows)
+
+    @property
+    def plan(self) -> CountPlan | None:
+        """The plan of the evaluations of a private run."""
+        return self.run.plan.evaluation if self.run.plan else None
+
+    def charged(self, plan: Plan, target: Budgeted) -> Plan:
+        """The plan with the evaluations."""
+        own, rounds, sizes = self.run.config.evaluation, self.run.config.rounds, self.question.sizes
+        return plan.with_evaluation(
+            own.released(rounds), np.array(sizes), target, most_moved(self.question.bins)
+        )
+
+    def check(self) -> None:
+        """See `SiteQuery`."""
+        config, classes = self.run.config, self.run.dataset.num_classes
+        require(
+            not self.run.plan or bool(classes or config.evaluation.loss_bound),
+            "a private evaluation counts correct predictions, so it needs classes, and these labels are numbers: set "
+            "evaluation.loss-bound, to which the losses that it releases are clipped",
+        )
+        require(
+            not (config.evaluation.errors and (classes or config.objective.name in SURVIVAL)),
+            "evaluation.errors are those of a regression, and these labels are classes or times of survival: set it "
+            "to false",
+        )
+        if config.evaluation.bins and config.objective.name not in SURVIVAL:
+            _check_bins(config.objective.name, classes)
+
+    def check_policy(self, site: Any, client: int) -> None:
+        """See `SiteQuery`."""
+        bins = self.question.bins
+        if not (bins.number or self.question.errors):
+            return
+        _check_scores(site, fineness(bins), self.question.sizes[client])
+        if isinstance(bins, TimeBins):
+            rows = self.run.held_rows(client)
+            assert rows is not None
+            cells = TimeGrid(bins.times).counts(rows.labels)
+            check_persons(site, cells, "evaluation.auc-times")
+
+    @property
+    def allowing(self) -> Mapping[str, Any]:
+        """See `SiteQuery`."""
+        bins, found = self.question.bins, {}
+        if bins.number or self.question.errors:
+            found["score-rows"] = 1
+        if bins.number:
+            found["score-bins"] = fineness(bins)
+        persons = {"survival-rows": 1, "survival-cell": 1} if isinstance(bins, TimeBins) else {}
+        return found | persons
+
+    def sigma(self, client: int) -> float:
+        """See `ModelQuery`."""
+        return self.plan.noise(client) if self.plan else 0.0
+
+    def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer | None:
+        """See `ModelQuery`; a private client without held-out rows has no answer."""
+        plan = self.plan
+        if guard is None or plan is None:
+            return SiteAnswer(replace(self.question, least_cell=site.survival_cell if site else 0))
+        if not plan.sizes[client]:
+            return None
+        draws = (lambda round_: secret) if guard.secret else evaluation_draws(self.run.config.seed, client)
+        return SiteAnswer(self.question, guard.counting(plan.multiplier, draws), plan.release(client))
+
+    def draws(self, client: int, round_: int) -> Any:
+        """See `ModelQuery`."""
+        return evaluation_draws(self.run.config.seed, client)(self.question.charged_as(round_))
+
+    def asks(self, client: int) -> bool:
+        """See `ModelQuery`."""
+        return self.plan is None or bool(self.plan.sizes[client])
+
+    # --- the answers
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `SiteQuery`."""
+        own = self.run.config.evaluation
+        scores = SCORE_COLUMNS if own.bins else ()
+        if self.run.plan:
+            return (*private_columns(own.loss_bound), *scores)
+        personal = (OWN_MODEL,) if self.run.method.personal else ()
+        return (*COLUMNS, *personal, *scores, *(ERROR_COLUMNS if own.errors else ()))
+
+    def row(self, found: Found | None) -> dict[str, float]:
+        """The values of `columns`, NaN without answers; errors in units of the label. The mean of the scores by site is
+        that of the sites' own models."""
+        known = dict(found.metrics) if found else {}
+        if found and found.by_site:
+            known[OWN_MODEL] = fmean(found.by_site.values())
+        units = dict.fromkeys(ERROR_COLUMNS[1:], self._unit)
+        return {name: known.get(name, np.nan) * units.get(name, 1) for name in self.columns}
+
+    @property
+    def _unit(self) -> float:
+        """What the labels are divided by: half the width of the range in a schema, else 1."""
+        schema = self.run.dataset.schema
+        return schema.label.range.half if schema and isinstance(schema.label, Target) else 1.0
+
+    def kept(self, before: Found | None, found: Found) -> Found:
+        """The counts by bin are those of an earlier round, if there are none now."""
+        return found._replace(scores=found.scores or before.scores) if before else found
+
+    def files(self, found: Found) -> Iterator[Table]:
+        """The counts of every client by bin."""
+        if found.scores:
+            yield FILE, *tabulated(found.scores)
+
+    @classmethod
+    def summarised(cls, found: Found | None) -> dict[str, Any]:
+        """See `SiteQuery`."""
+        scores = found.by_site if found else {}
+        return {"held_out_by_site": {f"{site}": own for site, own in scores.items()} or None}
+
+    @classmethod
+    def stored(cls, found: Found) -> Any:
+        """See `SiteQuery`."""
+        return [dict(found.metrics), to_records(found.scores), list(found.by_site.items())]
+
+    @classmethod
+    def restored(cls, stored: Any) -> Found:
+        """See `SiteQuery`."""
+        metrics, scores, sites = stored
+        return Found(metrics, from_records(scores), dict(sites))
+
+    # --- before the run
+
+    def planned(self) -> list[tuple[str, str]]:
+        """See `SiteQuery`."""
+        plan, bound = self.plan, self.question.bound
+        assert plan
+        rows, sigma = int(plan.sizes.sum()), self._total_sigma / self._weight
+        low, high = share_interval(rows / 2, rows, sigma)
+        unit = "mean clipped loss" if bound else "accuracy"
+        text = (
+            f"{_after(plan.rounds)}, on {rows} held-out rows with noise of {sigma:.4g} in the total: {unit} to "
+            f"+- {(high - low) / 2 * (bound or 1.0):.3g} at {LEVEL:.0%} in the worst case{self._by_bin}"
+        )
+        return [("evaluation at the clients", text), ("spent by evaluation", self.share_of_budget)]
+
+    @property
+    def _weight(self) -> float:
+        """By which the sum is multiplied in a release."""
+        bins = self.question.bins
+        return bins.weight if bins.number else 1.0
+
+    @property
+    def _total_sigma(self) -> float:
+        """The standard deviation of the noise in the sum of all clients' releases."""
+        assert self.plan
+        return math.hypot(*(self.sigma(int(client)) for client in np.flatnonzero(self.plan.sizes)))
+
+    @property
+    def _by_bin(self) -> str:
+        """What the plan says about counts by bin; empty without them."""
+        bins = self.question.bins
+        if not bins.number:
+            return ""
+        what = (
+            "time in {} bins of the risk" if isinstance(bins, TimeBins) else "class in {} bins of the score"
+        )
+        return (
+            f"; half of the cost is for counts by {what.format(bins.number)}, each with noise of "
+            f"{self._total_sigma:.4g}"
+        )
+
+    @property
+    def share_of_budget(self) -> str:
+        """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
+        plan = self.run.plan
+        assert plan and plan.evaluation
+        share = plan.evaluation.mu**2 / (plan.mu_limit**2 + plan.mu_tuning**2)
+        return f"{share:.3g} of the budget in mu^2, {_HOW[paid_twice(plan.unit)]}"
+
+    def noise_rows(self) -> list[tuple[str, ...]]:
+        """See `SiteQuery`."""
+        plan = self.plan
+        if plan is None:
+            return []
+        client = max(
+            range(len(plan.sizes)), key=lambda number: plan.noise(number) if plan.sizes[number] else 0.0
+        )
+        numbers = plan.multiplier, plan.release(client).sensitivity, 1.0, plan.noise(client)
+        return [("evaluation", str(plan.rounds[-1]), str(client), *(f"{number:.6g}" for number in numbers))]
+
+
+_HOW = {
+    1: "in parallel with training: a record pays for one of the two",
+    2: "in addition to training: a group can be in both parts",
+}
+
+
+def _after(rounds: Sequence[int]) -> str:
+    if len(rounds) == 1:
+        return f"after round {rounds[0]}"
+    return f"after {len(rounds)} rounds, {rounds[0]} to {rounds[-1]}"
+
+
+def split(run: Any, client: int) -> str:
+    """The identity of the division of a client's rows, by which its ledger recognises what is paid in parallel.
+
+    It depends on all settings of the run, so no other run shares it, even if a server gives both the same session.
+    Empty if there is no evaluation. Not shortened, because the server chooses the settings and could look for two with
+    the same short digest.
+    """
+    if not (run.plan and run.plan.evaluation):
+        return ""
+    return hashlib.sha256(f"{client} {run.config.result_digest}".encode()).hexdigest()
+
+
+def _check_bins(objective: str, classes: int) -> None:
+    """Raise SettingError for a model whose scores cannot be counted by bin."""
+    require(
+        classes > 1,
+        "evaluation.bins counts predicted probabilities of classes, or risks of survival; this data set has neither: "
+        "set it to 0",
+    )
+    if objective not in PROBABILISTIC:
+        raise SettingError(
+            f"evaluation.bins needs predicted probabilities: set objective.name to {' or '.join(PROBABILISTIC[:2])}; "
+            f"got {objective}"
+        )
+
+
+def _check_scores(site: Any, bins: int, rows: int) -> None:
+    least, most = site.score_rows, site.score_bins
+    remedy = "(evaluation.bins = 0 and evaluation.errors = false train without)"
+    if least is None:
+        raise SettingError(f"this site counts no scores: its node config has no score-rows {remedy}")
+    if not (rows >= least and bins <= most):
+        raise SettingError(
+            f"this site counts the scores of at least {least} held-out rows in at most {most} bins; the run has {rows} "
+            f"rows in {bins} bins {remedy}"
+        )
