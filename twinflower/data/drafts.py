@@ -27,8 +27,7 @@ from .columns import (
     Survival,
     Target,
 )
-from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, with_point
-from .dialects import recognised
+from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, recognised, with_point
 from .oddities import Written, number_in, question, written
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, nested_columns, opened
