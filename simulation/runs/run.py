@@ -209,14 +209,9 @@ class Run(Training):
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
         return [*warnings(self.setup), *stopped, *_risen(self.rows, self.setup.plan is not None), *absent]
 
-    def _summarised(self) -> dict[str, Any]:
-        """What summary.json says of the answers."""
-        answers = self.every_answer
-        return {key: own for kind in QUERIES for key, own in kind.summarised(answers.get(kind.name)).items()}
-
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
-        config, last = self.setup.config, self.rows[-1] if self.rows else {}
+        config, answers, last = self.setup.config, self.every_answer, self.rows[-1] if self.rows else {}
         accuracy = last.get("test_accuracy")
         return {
             "algorithm": config.algorithm,
@@ -246,7 +241,7 @@ class Run(Training):
             "warnings": self.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
-            **self._summarised(),
+            **{key: own for kind in QUERIES for key, own in kind.summarised(answers.get(kind.name)).items()},
             "partition": described(self.setup),
             "facts": facts.known(self.setup).document,
             "site_names": list(self.setup.dataset.site_names) or None,

@@ -3,10 +3,10 @@
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,22 +27,12 @@ from ..privacy.mechanism import evaluation_draws, secret
 from ..privacy.plan import Plan
 from ..privacy.plan import Target as Budgeted
 from ..problems.discrete_cox import interval_ends
-from ..settings import at_least
 from .held_out_question import Found, HeldOutQuestion, most_moved
 from .query import ModelQuery, Run, SiteAnswer, Table
 from .score_tables import from_records, tabulated, to_records
 from .survival import check_persons
 
 FILE = "scores.csv"
-DEFAULT_BINS = 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Keys of a node config: fewest held-out rows and most bins of exact counts of scores or sums of errors."""
-
-    score_rows: Annotated[int | None, at_least(1)] = None
-    score_bins: Annotated[int, at_least(2)] = DEFAULT_BINS
 
 
 def score_bins(config: Any, num_classes: int) -> ScoreBins:
@@ -64,7 +54,6 @@ class HeldOut(ModelQuery):
 
     kind = HeldOutQuestion
     name = kind.name
-    policy = Policy
 
     @classmethod
     def of(cls, run: Run) -> "HeldOut | None":

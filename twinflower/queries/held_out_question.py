@@ -39,7 +39,6 @@ from .query import ModelQuestion, Sent
 FILE = "scores.csv"
 _PLACE = ("centre", "width")  # fields of a request: where the bins of the score lie
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
-DEFAULT_BINS = 20
 
 
 def correct(objective: Objective, x: Array, rows: Batch) -> Array:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from ..privacy.release import Release
 from ..problems.discrete_cox import DiscreteCox
 from ..problems.interfaces import Batch
 from ..problems.objectives import LinearModel
-from ..settings import at_least, snake
+from ..settings import snake
 from ..wire import doubles, packed
 from .first import noisiest
 from .query import ModelQuery, ModelQuestion, Run, Sent, SiteAnswer
@@ -114,19 +114,11 @@ def _symmetric(matrix: Array) -> bool:
 # --- in a run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """The key of a node config: fewest rows, in all and in every category, of exact sums."""
-
-    standard_error_rows: Annotated[int | None, at_least(1)] = None
-
-
 class StandardErrors(ModelQuery):
     """The sums of all clients from which standard errors follow."""
 
     kind = InformationQuestion
     name = kind.name
-    policy = Policy
 
     @classmethod
     def of(cls, run: Run) -> "StandardErrors | None":

@@ -1,7 +1,7 @@
 """The contract of a question that a run asks its sites besides the rounds.
 
-A question about the rows alone is asked before round 1 (`Histogram`); all of these are counted, released and charged
-together (`first`). A question about a model is asked after rounds (`ModelQuery`). Each is one module, which says
+Questions about the rows alone are asked and released together before round 1 (`Histogram`, `first`), those about a
+model after rounds (`ModelQuery`). Each is one module, which says
 
     of             whether and how a run asks it
     check, share   which runs cannot, and what part of the privacy budget it takes
@@ -11,8 +11,7 @@ together (`first`). A question about a model is asked after rounds (`ModelQuery`
     columns, files, summarised, stored  what becomes of the answers in metrics.csv, other files, and checkpoints
     planned, noise_rows, advice         what `twinflower privacy` says beforehand
 
-and is registered in `QUERIES`. Clients, strategies, the array runtime, the planner and the report go through the
-registry. What a question is called there is its `name`.
+and is registered in `QUERIES`, through which all others go.
 """
 
 from abc import ABC, abstractmethod
@@ -33,8 +32,9 @@ from ..problems.batches import LocalSchedule, Shards
 from ..problems.interfaces import Batch, Model
 
 EVERY_ROUND = range(2**48)
-Table = tuple[str, Sequence[str], Iterable[Mapping[str, Any]]]
-"""The name of a CSV file, its columns and its rows."""
+Table = tuple[
+    str, Sequence[str], Iterable[Mapping[str, Any]]
+]  # the name of a CSV file, its columns and its rows
 
 
 class Run(Protocol):
@@ -95,7 +95,7 @@ class Sent(NamedTuple):
 class ModelQuestion(ABC):
     """A question about a model x (d,), as sites and server see it.
 
-    name: of the question, which is also what a request names it by, unless it is that of `default`. store: where a site
+    name: of the question, by which a request names it, unless it is that of `default`. store: where a site
     keeps what it released. what: what it is, in messages; absent: why a site
     does not answer. of_held_out: whether it is about rows that are held out, or
     about those trained on. rounds: after which it is asked.
@@ -189,10 +189,8 @@ class ModelQuestion(ABC):
 
 @dataclass(frozen=True)
 class SiteAnswer:
-    """How one site answers a question: without noise, or with a guard, which charges the release and gives the noise.
-
-    release: of the answer in one round. The guard's noise multiplier is that of this release.
-    """
+    """How one site answers a question: without noise, or with a guard, which charges the release of one round and whose
+    noise multiplier is that of this release."""
 
     question: ModelQuestion
     guard: Guard | None = None
@@ -231,12 +229,9 @@ class Part(Protocol):
 
 
 class SiteQuery(ABC):
-    """A question of a run; the module docstring says what it holds. policy: keys of a node config that limit answers
-    without noise. settings: a frozen dataclass of settings of [evaluation] that the question declares itself."""
+    """A question of a run; the module docstring says what it holds."""
 
     name: ClassVar[str]
-    policy: ClassVar[type] = object
-    settings: ClassVar[type | None] = None
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -266,8 +261,6 @@ class SiteQuery(ABC):
         """The entries of a node config that allow what this run asks."""
         return {}
 
-    # --- before the run
-
     def planned(self) -> list[tuple[str, str]]:
         """What a private run releases, as rows of `twinflower privacy`."""
         return []
@@ -279,8 +272,6 @@ class SiteQuery(ABC):
     def advice(self) -> list[str]:
         """Warnings about the noise of a private run."""
         return []
-
-    # --- the answers
 
     @property
     def columns(self) -> Sequence[str]:

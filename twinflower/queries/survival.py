@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,21 +11,11 @@ from ..arrays import Array, Index, Labels
 from ..errors import SettingError
 from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, TimeGrid
 from ..problems.discrete_cox import interval_ends
-from ..settings import at_least
 from .query import Histogram, Run, Table
 
 FILE = "survival.csv"
 ALL_SITES = "all"  # in the column "client"
 COLUMNS = ("client", "site", *Curve._fields, "noise", "estimate")
-DEFAULT_CELL = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Policy:
-    """Keys of a node config: fewest persons in all, and in every cell that is not empty."""
-
-    survival_rows: Annotated[int | None, at_least(1)] = None
-    survival_cell: Annotated[int, at_least(1)] = DEFAULT_CELL
 
 
 def check_persons(site: Any, cells: Array, setting: str) -> None:
@@ -68,7 +58,6 @@ class SurvivalCurve(Histogram):
 
     name = "survival"
     what = "counts of persons"
-    policy = Policy
     squared_move = 2  # a person is in one cell
 
     @classmethod
