@@ -147,4 +147,4 @@ class FunctionFormat:
     def _number(self, name: str, field: Count, value: object) -> NDArray[Any]:
         if type(value) not in (int, float):
             raise ReplyError(f"the number '{name}' is missing; it belongs to the {METRICS} of a reply")
-        return np.asarray(value, field.kind(self.parts.dtype))
+        return np.asarray(value, field.kind or self.parts.dtype)

@@ -294,6 +294,19 @@ def trained_on(keys, point=None):
     return inferred(trained_model(setup, result.model, None, result.information))
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_newton_without_the_sums_for_robust_errors_says_what_to_set(weighted, tmp_path):
+    keys = sites(tmp_path, "logistic")[0] | {"algorithm": "newton", "rounds": 10}
+    keys |= {"objective.class-weights": "1,2"} if weighted else {}
+    setup = prepare(parse({k: v for k, v in keys.items() if not k.endswith(("max-steps", "step-size"))}))
+    (result,) = cohort.train([setup])
+    model = trained_model(setup, result.model, None, result.information)
+    with pytest.raises(SettingError, match=r"no robust standard errors: .* train with newton.robust = true"):
+        inferred(model, robust=True)
+    remarks = inferred(model).remarks
+    assert any("newton.robust = true" in remark for remark in remarks) == weighted
+
+
 def rewrite(folder, change):
     """Change the cells of every row of all tables; change(age, size, group, y) gives the new row."""
     for number in range(3):
@@ -311,7 +324,7 @@ def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
     assert (
         "standard errors and the estimate of (intercept) (1) is 1.9 in log odds from the maximum of" in remark
     )
-    assert "train for more rounds" in remark
+    assert "algorithm = newton reaches it in a few rounds; else train for more rounds" in remark
 
 
 def test_the_step_size_that_is_named_is_that_of_the_largest_curvature():
@@ -566,7 +579,7 @@ def test_whoever_gets_the_model_does_not_get_the_sums(tmp_path):
     assert twinflower.load(alone).information is None
     write_run(result, folder)
     assert twinflower.load(folder).information is not None
-    write_run(replace(result, model=result.model + 1, information=None), folder)
+    write_run(replace(result, model=result.model + 1, answers={}), folder)
     assert not (folder / "information.npz").exists()
 
 

@@ -44,6 +44,8 @@ _CLASS_WEIGHTS = (
     "ones (HC0), and effects and intercepts are those of the population with these weights"
 )
 
+_NO_OUTER = "the sites did not send the sums that these follow from: train with newton.robust = true"
+
 
 @contextmanager
 def _schema_fixed() -> Iterator[None]:
@@ -226,11 +228,14 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
         return privately_inferred(model.x, lambda x: replace(model, x=x)._table(), rows, information, known)
     kept = list(model.selected or range(len(model.x)))
     weighted = isinstance(model._model.loss, ClassWeighted)
+    unsent = bool(np.isnan(information.outer).any())
+    require(not (robust and unsent), f"there are no robust standard errors: {_NO_OUTER}")
     done = infer(
         coefficients, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
         _count_curvature(model, information),
     )  # fmt: skip
     about = [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted
+    about += [f"class weights need robust standard errors: {_NO_OUTER}"] * (weighted and unsent)
     return done._replace(remarks=[*about, *done.remarks])
 
 
