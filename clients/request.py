@@ -16,6 +16,8 @@ _READ = {
     "server-round",
     "session",
     "settled",
+    "closing",
+    "ranges",
     "proximal-mu",
     MODEL_ONLY,
 }  # of a server that averages models

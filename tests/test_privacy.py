@@ -728,7 +728,7 @@ def test_the_tails_of_secret_noise_have_no_holes(monkeypatch):
         words = np.array([k << 1 | bit for k in range(2**24, 2**24 + 1000)], dtype="<u8").tobytes()
         cipher = Mock()
         cipher.encryptor().update.return_value = words
-        monkeypatch.setattr("twinflower.privacy.mechanism.Cipher", lambda *_, c=cipher, **__: c)
+        monkeypatch.setattr("cryptography.hazmat.primitives.ciphers.Cipher", lambda *_, c=cipher, **__: c)
         sample = secret(0, (1000,))
         assert (np.abs(sample) > 7).all() and len({*np.sign(sample)}) == 1
         assert 0 < np.abs(np.diff(sample)).max() < 2.0**-20

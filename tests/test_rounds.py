@@ -14,9 +14,9 @@ from problems import small, state_of
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.clients import CLIENTS
-from twinflower.clients.shell import AlgorithmClient
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
+from twinflower.privacy.guard import Guard
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
@@ -99,7 +99,7 @@ def test_the_last_inbox_finishes_every_state(borrow):
 
 def test_nothing_private_is_computed_for_the_last_inbox(monkeypatch):
     setup = small("fedpdm-private")
-    monkeypatch.setattr(AlgorithmClient, "_open", lambda *_: pytest.fail("a charge"))
+    monkeypatch.setattr(Guard, "open", lambda *_: pytest.fail("a charge"))
     client = InProcessGrid(setup).client(1)
     arrays, _, metrics = client.fit([setup.start], {"round": 6, "closing": True})
     assert (arrays, metrics["round"]) == ([], 6)

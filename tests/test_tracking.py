@@ -89,7 +89,7 @@ def test_a_node_imports_nothing_that_a_run_names(monkeypatch):
 
 def test_without_mlflow_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    with pytest.raises(SettingError, match=r"twinflower\[mlflow\]"):
+    with pytest.raises(SettingError, match="needs MLflow: pip install mlflow-skinny"):
         tracker("mlflow")
 
 
