@@ -105,6 +105,11 @@ def _round_in(config: Mapping[str, Any], first: int) -> int:
     return round_
 
 
+def as_asked(ranges: object) -> bytes:
+    """The ranges of a request, as part of what it asks; empty without any."""
+    return ranges if isinstance(ranges, bytes) else b""
+
+
 def model_only(config: Mapping[str, Any]) -> dict[str, Any]:
     """The config of a request of a server that averages models, from the config that Flower's own strategies send."""
     return {**config, "round": config.get("server-round", 0), MODEL_ONLY: True}

@@ -41,7 +41,7 @@ from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report
 
 from .completed import Arrays, CompletedRounds, Metrics, reply_of
-from .request import RequestReader, RoundRequest
+from .request import RequestReader, RoundRequest, as_asked
 from .rows import admitted, check_precision, check_rows
 from .safe_decoding import StrictClient
 from .steps import Cost, CountStep, Step, answered, carried_out
@@ -248,9 +248,11 @@ class _Round(Step):
         return self.client.rounds.state(self.last)
 
     def stored(self) -> CompletedRound | None:
+        """See `Step`."""
         return self.client.rounds.repeated(self.request, self.last)
 
     def begin(self) -> Cost | None:
+        """See `Step`."""
         client, guard, round_ = self.client, self.guard, self.request.round
         client._scale(self.request.ranges)
         known = [*self.inbox, *self.state]
@@ -270,15 +272,17 @@ class _Round(Step):
         return Cost(release, round_, size, rounding, known, workload.rows)
 
     def reserved(self, size: int) -> AbstractContextManager[None]:
+        """See `Step`."""
         return self.client.rounds.reserved(self.request, size)
 
     def compute(self, noise: Noise) -> CompletedRound:
+        """See `Step`; WithheldError if the site gives no more exact answers."""
         client, request = self.client, self.request
         if request.closing:
             return client.rounds.completed(request, self.last, self._finished(), [], {})
         if client.exact_rounds and self.guard is None:
-            asked = b"".join(own.tobytes() for own in self.inbox)
-            client.exact_rounds.count(request.session, request.round, asked)
+            asked = b"".join(part.tobytes() for part in self.inbox)
+            client.exact_rounds.count(request.session, request.round, asked + as_asked(request.ranges))
         state, reply, report = self._trained(noise)
         metrics = client._measured(report, self.parameters)
         sealed = client._sealed(reply, self.parameters, request)
@@ -302,4 +306,5 @@ class _Round(Step):
         return state, reply, report
 
     def save(self, done: CompletedRound) -> None:
+        """See `Step`."""
         self.client.rounds.save(self.request, done)

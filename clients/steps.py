@@ -27,7 +27,7 @@ from twinflower.queries.query import ModelQuestion, SiteAnswer
 from twinflower.work import Noise, no_noise
 
 from .completed import CompletedRounds
-from .request import RequestReader, RoundRequest
+from .request import RequestReader, RoundRequest, as_asked
 from .store import CompletedRound, StateStore
 
 
@@ -206,7 +206,8 @@ def answered(
     question = answer.question.as_asked(config)
     if answer.guard is None:
         question.check(objective)
-        round_ = requests.once(question.name, config, question.asked_about(x), question.rounds)
+        asked = question.asked_about(x) + as_asked(config.get("ranges"))  # rows are clipped by the ranges
+        round_ = requests.once(question.name, config, asked, question.rounds)
         loss, metrics = question.packed(question.exact(objective, x, rows))
     else:
         assert answer.release is not None

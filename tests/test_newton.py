@@ -1,21 +1,27 @@
 """Newton's method: maximum-likelihood estimates and their errors as statsmodels has them, and how a run ends."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import statsmodels.api as sm
+from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import run, small
 from sklearn.linear_model import Lasso, LogisticRegression
 from statsmodels.duration.hazard_regression import PHReg
 from test_discrete_cox import cox_people, person_periods
+from test_inference import sites as tables
 
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.count_labels import packed
+from twinflower.data.columns import Range
+from twinflower.data.ranges import pack_ranges
 from twinflower.errors import ReplyError, SettingError, WithheldError
 from twinflower.models.information import Information
+from twinflower.models.model import inferred
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.discrete_cox import CoxObjective
@@ -40,6 +46,8 @@ from twinflower.simulation.report.html.runs import page_of_run
 from twinflower.simulation.report.messages import warnings
 from twinflower.simulation.results.status import status
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.client_factory import client_of
+from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
@@ -152,6 +160,27 @@ def test_least_squares_need_one_round():
     assert_allclose(errors_of(algorithm, server) * np.sqrt(known.scale), known.bse, rtol=1e-10)
 
 
+def newton_keys(folder, objective):
+    """The keys of a run of newton on three sites' tables, their pooled columns and labels."""
+    keys, design, labels = tables(folder, objective)
+    keys = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
+    return keys | {"algorithm": "newton"}, design, labels
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_the_errors_of_least_squares_are_statsmodels(robust, tmp_path):
+    """The residual variance is that at the estimates, not where the run started."""
+    keys, design, labels = newton_keys(tmp_path, "least-squares")
+    setup = prepare(parse(keys | {"rounds": 5, "newton.robust": robust}))
+    (result,) = cohort.train([setup])
+    found = inferred(trained_model(setup, result.model, None, result.information), robust)
+    known = sm.OLS(labels, design).fit(cov_type="HC0" if robust else "nonrobust")
+    assert len(result.rounds) == 1 + robust
+    assert found.facts.converged and not found.remarks
+    shown = sorted(row.std_error for row in found.rows if row.std_error > 0 and row.term == "per unit")
+    assert_allclose(shown, sorted(known.bse[1:3]), rtol=1e-8)
+
+
 @pytest.mark.parametrize("rate", [1.0, 2000.0])
 def test_poisson_regression_with_offsets_is_statsmodels_glm(rate):
     draw, features = table()
@@ -251,6 +280,17 @@ def test_the_start_may_be_far_away():
     algorithm, server, _ = trained(objective, rows, start=np.array([3.0, -2.0, 0.2, 4.0]), number=60)
     assert algorithm.stops(server).reason == "converged"
     assert_allclose(server.x, near.x, rtol=1e-6)
+
+
+def test_a_start_without_curvature_is_no_optimum():
+    """All probabilities round to 0 or 1, so the matrix is 0 and the slope is not."""
+    rows, start = logistic_rows(), np.array([0, 0, 0, -1000.0])
+    algorithm, server, rounds = trained(make_objective("logistic", 4, 2), rows, start=start)
+    stop = algorithm.stops(server)
+    assert stop.warns and "no curvature" in stop.reason
+    assert stop.entries == (0, 1, 2, 3)
+    assert rounds == 1
+    assert_array_equal(server.x, start)
 
 
 def test_a_run_without_a_maximum_names_the_columns():
@@ -407,7 +447,7 @@ def test_a_site_decides_whether_it_sends_score_and_information(policy, why):
 
 
 def test_answers_are_counted_over_runs(tmp_path):
-    answers = ExactRounds(tmp_path / "folder" / "answers.count", 3)
+    answers = ExactRounds(tmp_path / "folder" / "answers.count", 3, "")
     assert answers.given == 0
     answers.count("one", 1, b"x")
     answers.count("one", 1, b"x")  # a repeated request
@@ -415,7 +455,7 @@ def test_answers_are_counted_over_runs(tmp_path):
     assert answers.given == 2
     with answers.path.open("ab") as file:
         file.write(b"cut")  # by a crash
-    ExactRounds(answers.path, 4).count("two", 1, b"x")
+    ExactRounds(answers.path, 4, "").count("two", 1, b"x")
     assert answers.given == 4
     with pytest.raises(WithheldError, match="it has answered newton-rounds = 3 requests about these rows"):
         answers.count("two", 2, b"x")
@@ -423,10 +463,69 @@ def test_answers_are_counted_over_runs(tmp_path):
     assert answers.given == 4
 
 
+class _Ledger:
+    """What `exact_rounds_of` takes of a site's ledger."""
+
+    def __init__(self, folder):
+        self.data, self.path = "rows", folder / "site.ledger"
+
+
+def test_runs_that_differ_in_their_settings_are_counted_apart(tmp_path, monkeypatch):
+    """Another division into training and held-out rows is another answer, whatever the session is called."""
+    monkeypatch.setattr(client_app, "ledger_of_site", lambda site: _Ledger(tmp_path))
+    keys = newton_keys(tmp_path, "logistic")[0]
+    site = Site(0, 3, newton_rows=5, newton_rounds=2)
+    for seed in (0, 1, 1, 2):
+        setup = prepare(parse(keys | {"evaluation.held-out": 0.3, "seed": seed}))
+        counted = client_app.exact_rounds_of(setup, site)
+        client = client_of(setup, 0, Context(seed, 1, {}, RecordDict(), {}), site=site, exact_rounds=counted)
+        if seed == 2:
+            with pytest.raises(WithheldError, match="newton-rounds = 2"):
+                client.fit([setup.start], {"round": 1, "session": "same"})
+        else:
+            client.fit([setup.start], {"round": 1, "session": "same"})
+            assert counted.given == seed + 1
+
+
+def of_private_ranges(folder):
+    """A client of newton whose rows are clipped by ranges that a request carries, and such ranges."""
+    keys = newton_keys(folder, "logistic")[0]
+    schema = folder / "schema.toml"
+    schema.write_text(re.sub(r"range = \[[^]]*\]", 'range = "private"', schema.read_text()))
+    setup = prepare(parse(keys))
+    counted = ExactRounds(folder / "answers.count", 2, "")
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), exact_rounds=counted)
+    number = len(setup.dataset.unscaled.schema.private)
+    return setup, client, [pack_ranges([Range(low, 90.0)] * number) for low in (20.0, 30.0, 40.0)]
+
+
+def test_other_ranges_are_another_answer(tmp_path):
+    """Rows are clipped by them: a sweep of ranges at one point would give the sorted values."""
+    setup, client, ranges = of_private_ranges(tmp_path)
+
+    def ask(own):
+        return client.fit([setup.start], {"round": 1, "session": "s", "ranges": own})[0][0]
+
+    first, again, other = ask(ranges[0]), ask(ranges[0]), ask(ranges[1])
+    assert_array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert client.exact_rounds.given == 2
+    with pytest.raises(WithheldError):
+        ask(ranges[2])
+
+
+def test_a_run_of_newton_asks_no_further_question_about_the_rows():
+    """Its rounds hold the sums, and only they are counted: a site answers nothing else about its training rows."""
+    setup = prepare(parse(EXACT | {"objective.l2": 0.0, "evaluation.standard-errors": True, "rounds": 3}))
+    client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}), site=Site(0, 3, newton_rows=5))
+    with pytest.raises(ReplyError, match="sends no information matrix"):
+        client.evaluate([setup.start], {"round": 3, "session": "s", "information": True})
+
+
 def test_a_client_counts_before_it_answers(tmp_path):
     """The run stops in the round that the site does not answer any more, and says why."""
     setup = prepare(parse(KEYS))
-    answers = ExactRounds(tmp_path / "answers.count", 4)
+    answers = ExactRounds(tmp_path / "answers.count", 4, "")
 
     class Counting(inprocess.InProcessGrid):
         def new_client(self, node, context):

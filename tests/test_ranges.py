@@ -24,7 +24,6 @@ from twinflower.data.ranges import (
     Bins,
     Unscaled,
     pack_ranges,
-    sensitivity,
     unpack_ranges,
 )
 from twinflower.data.schema_file import parse_schema, to_toml
@@ -86,6 +85,11 @@ def sites(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------ the counts
+
+
+def sensitivity(columns, records=1):
+    """A record that is replaced leaves one bin of every column and enters another."""
+    return records * math.sqrt(2 * columns)
 
 
 @pytest.mark.parametrize("per_octave", RESOLUTIONS)

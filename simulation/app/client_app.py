@@ -188,7 +188,8 @@ def exact_rounds_of(setup: PreparedRun, site: Site) -> ExactRounds | None:
         return None
     ledger = ledger_of_site(site)
     name = fingerprint([ledger.data.encode()])[:16]
-    return ExactRounds(ledger.path.with_name(f"answers-{name}.count"), site.newton_rounds)
+    path = ledger.path.with_name(f"answers-{name}.count")
+    return ExactRounds(path, site.newton_rounds, setup.config.result_digest)
 
 
 def ledger_of_site(site: Site) -> FileLedger:

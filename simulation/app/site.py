@@ -47,6 +47,7 @@ _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deploye
 _DEFAULT_DELTA = 1e-4
 _DEFAULT_BINS = 20
 _DEFAULT_CELL = 5
+_DEFAULT_EACH, _DEFAULT_ROUNDS = 3.0, 50
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 
 
@@ -151,11 +152,11 @@ class Site:
     ] = None
     newton_rows_per_parameter: Annotated[
         float, Setting("fewest rows for each parameter of a run of newton", at_least(1))
-    ] = 3.0
+    ] = _DEFAULT_EACH
     newton_rounds: Annotated[
         int,
         Setting("most rounds of all runs of newton on these rows, counted beside the ledger", at_least(1)),
-    ] = 50
+    ] = _DEFAULT_ROUNDS
     score_rows: Annotated[
         int | None,
         Setting(
@@ -362,9 +363,11 @@ def _check_alone(site: Site) -> None:
     for key, default, needed in (
         ("score-bins", _DEFAULT_BINS, "score-rows"),
         ("survival-cell", _DEFAULT_CELL, "survival-rows"),
+        ("newton-rounds", _DEFAULT_ROUNDS, "newton-rows"),
+        ("newton-rows-per-parameter", _DEFAULT_EACH, "newton-rows"),
     ):
         if getattr(site, snake(key)) != default and getattr(site, snake(needed)) is None:
-            raise SettingError(f"node config {key} needs {needed}: without it the site sends no counts")
+            raise SettingError(f"node config {key} needs {needed}: without it the site sends no such sums")
 
 
 def _checked(values: dict[str, Any]) -> Site:

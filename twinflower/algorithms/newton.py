@@ -19,7 +19,7 @@ Every client is needed in every round: losses of two rounds can be compared only
 A step is shortened until the objective falls by at least 1e-4 of what its slope predicts: to at most half of the last
 t, and to the minimum of the exponential curve with its slope, curvature and last value, because rates, odds and hazards
 are exponential in x. A round is one point, so a shorter step costs one round. Where the loss is quadratic the first
-step ends the run.
+step ends the run: the sums at its end follow from those at its start, except for `robust`, which takes another round.
 
 The end. With D = -(<g, s> + h(v) - h(x)) >= 0, N D / 2 is the Newton decrement of the sum over all N rows: without h
 the log likelihood can still rise by that much if it is quadratic, and estimates are within sqrt(N D) standard errors of
@@ -30,7 +30,8 @@ No maximum. If columns separate the classes, or a category has no events, the li
 direction. There each step is about 1 in log odds (or log rates) and lowers what is left by the factor e, while near a
 maximum the decrement is squared. As a single event weighs 1 in the log likelihood, a finite maximum shows once the
 decrement is below that. So a run ends without a maximum if the decrement, below 0.01, falls by less than a factor of 5
-in two rounds in a row with whole steps.
+in two rounds in a row with whole steps. Far from the maximum a curvature can round to 0 while the slope does not; then
+there is no step, and the run ends with that reason.
 
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
@@ -50,24 +51,26 @@ from ..problems.interfaces import Batch
 from ..problems.losses import ClassWeighted, Likelihood
 from ..problems.objectives import LinearModel
 from ..problems.quadratic import lowest_composite
-from ..problems.regularisers import ZERO, Regulariser
+from ..problems.regularisers import ZERO, Regulariser, Zero
 from ..settings import Setting, above, check_settings
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
 from .layout import Arrays, Layout, Point
 from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
 
-GOING_ON, CONVERGED, UNBOUNDED = 0, 1, 2
+GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
 """Values of `Server.status`."""
 _DESCENT = 1e-4  # part of the predicted decrease by which a step must lower the objective
 _LONGEST, _STEEPEST, _HALVINGS, _LEAST = 0.5, 700.0, 50, 1e-300  # of a shorter step and the search for it
 _ROUNDING = 8.0  # units in the last place of an objective that is a mean of rounded losses
 _NEAR, _SLOW, _ROUNDS = 0.01, 0.2, 2  # no maximum: decrement, its ratio to the one before, and for how many rounds
+_FLAT = 1e-8  # a mean slope that is no rounding, where there is no curvature
 _MOVING = 0.2  # part of the largest entry of a step from which an entry is named as one without a maximum
 _NO_MAXIMUM = (
     "the likelihood has no maximum, because columns separate the classes or a category has no events: every step still "
     "moves {entries}"
 )
+_NO_CURVATURE = "the likelihood has no curvature in {entries} so far from its maximum: start nearer to 0"
 
 
 class Upload(NamedTuple):
@@ -223,7 +226,11 @@ class Newton(Algorithm):
         decrement = -0.5 * total.rows * slope
         slow = self._slow(server, decrement)
         status = UNBOUNDED if slow >= _ROUNDS else GOING_ON
-        if self.info.quadratic or decrement <= self.tolerance + total.rows * self._slack(server, value):
+        if self.info.quadratic and not self.robust:
+            status, total = CONVERGED, _moved(total, v - x)
+        elif _flat(total).size and isinstance(self.regulariser, Zero):
+            status = FLAT
+        elif decrement <= self.tolerance + total.rows * self._slack(server, value):
             status = CONVERGED
         return Server(
             v if status == CONVERGED else x, v, v - x, np.ones(()), np.asarray(value), np.asarray(slope),
@@ -260,12 +267,29 @@ class Newton(Algorithm):
             return None
         if (status == CONVERGED).all():
             return Stop("converged")
+        if (status == FLAT).any():
+            sums = np.atleast_2d(server.sums)[status == FLAT][0].astype(np.float64)
+            flat = _flat(Information.expanded(sums, server.x.shape[-1]))
+            return Stop(_NO_CURVATURE, tuple(flat.tolist()), warns=True)
         sizes = np.abs(np.atleast_2d(server.step)).max(0)
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
     def information(self, server: Server) -> Information | None:
         """The sums over all rows at the last point of one run."""
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
+
+
+def _moved(total: Information, step: Array) -> Information:
+    """The sums after a step (d,) where they are quadratic in x; the outer products are those before it."""
+    change = total.matrix @ step
+    loss = total.loss + float(total.gradient @ step + 0.5 * step @ change)
+    return total._replace(loss=loss, gradient=total.gradient + change)
+
+
+def _flat(total: Information) -> Index:
+    """The entries in which the sums have a slope and no curvature."""
+    slopes = np.abs(total.gradient) / total.rows
+    return np.flatnonzero((np.diag(total.matrix) == 0) & (slopes > _FLAT))
 
 
 def _growth(rise: float, length: float) -> float:

@@ -40,11 +40,6 @@ RESOLUTIONS = (8, 4, 2, 1)
 _MOST_NOISE = 0.05  # largest standard deviation of an octave's total count, as a share of the rows
 
 
-def sensitivity(columns: int, records: int = 1) -> float:
-    """How far replacing this many records can move the counts of this many columns, records * sqrt(2 columns)."""
-    return records * math.sqrt(2 * columns)
-
-
 @dataclass(frozen=True)
 class Bins:
     """The public bins of a column: zero, missing, and per sign `per_octave` magnitudes in every octave.

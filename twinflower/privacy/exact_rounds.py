@@ -3,7 +3,8 @@
 Scores and information matrices at many points add up to the rows: n rows of d features are n d numbers, and an answer
 holds (d + 1) (d + 2) / 2. A site therefore counts its answers on disk and gives no more than its policy allows. The
 file is found by the digest of the rows, so that a copy or another name of the data starts no new count; rows that
-change do. A repeated request counts once.
+change do. A repeated request counts once: the same model in the same round, of a run with the same settings, since
+other settings choose, weigh or scale the rows in another way.
 """
 
 import hashlib
@@ -21,24 +22,22 @@ _PATIENCE, _PAUSE = 5.0, 0.02  # seconds
 
 @dataclass(frozen=True)
 class ExactRounds:
-    """The answers counted in a file, a line for each, of which at most `most` may be given."""
+    """The answers counted in a file, a line for each, of which at most `most` may be given. settings: a digest of the
+    run's settings."""
 
     path: Path
     most: int
+    settings: str
 
     @property
     def given(self) -> int:
         """How many answers were given."""
         return len(self.path.read_bytes().split()) if self.path.exists() else 0
 
-    def check(self) -> None:
-        """WithheldError if no further answer may be given."""
-        if not self.given < self.most:
-            raise WithheldError(self._spent())
-
-    def count(self, session: str, round_: int, point: bytes) -> None:
-        """Count the answer to a request at this point before it is computed; WithheldError if it may not be given."""
-        line = hashlib.sha256(f"{session} {round_} ".encode() + point).hexdigest().encode()
+    def count(self, session: str, round_: int, asked: bytes) -> None:
+        """Count the answer to a request before it is computed; WithheldError if it may not be given. asked: all in the
+        request on which the answer depends."""
+        line = hashlib.sha256(f"{self.settings} {session} {round_} ".encode() + asked).hexdigest().encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with LockableFile(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
             _lock(file)

@@ -36,7 +36,6 @@ from ..problems.interfaces import Batch, Objective, RowLosses
 from ..wire import doubles, packed
 from .query import ModelQuestion, Sent
 
-FILE = "scores.csv"
 _PLACE = ("centre", "width")  # fields of a request: where the bins of the score lie
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
 

@@ -178,8 +178,10 @@ class StandardErrors(ModelQuery):
         """See `ModelQuery`."""
         return seeded(self.run.config.seed, client, self.question.charged_as(round_))
 
-    def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer:
-        """See `ModelQuery`."""
+    def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer | None:
+        """See `ModelQuery`; None for a method whose rounds hold these sums: each answer more would add to the rows."""
+        if self.run.method.sends_sums:
+            return None
         return SiteAnswer(self.question, guard, self.release(client) if guard else None)
 
     def of_rounds(self, server: Any) -> Information | None:
