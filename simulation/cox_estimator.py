@@ -77,9 +77,9 @@ class FederatedCoxRegressor(Federated):
     def _objective(self, num_classes: int) -> str:
         return self.objective or DISCRETE_COX
 
-    def _keys(self, objective: str, size: Size, seed: int) -> dict[str, Any]:
-        own = {"objective.intervals": self.intervals, "objective.link": self.link}
-        return super()._keys(objective, size, seed) | own
+    def _keys(self, algorithm: str, objective: str, size: Size, seed: int) -> dict[str, Any]:
+        model = {"objective.intervals": self.intervals, "objective.link": self.link}
+        return super()._keys(algorithm, objective, size, seed) | model
 
     def _curvature(self, objective: str, squares: float) -> float:
         model = CoxObjective(intervals=self.intervals, link=self.link).build(1, 0)

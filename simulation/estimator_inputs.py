@@ -22,6 +22,15 @@ from twinflower.errors import SettingError, require
 from twinflower.models.inputs import Inputs
 from twinflower.settings import LARGEST, alike
 
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # in scikit-learn 1.5 it is a method of the estimator
+
+    def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
+        """Return X, or X and y, after scikit-learn's validation."""
+        return estimator._validate_data(*arrays, **options)
+
+
 _MOST = 10**8  # numbers of a sparse X that is made dense, 0.8 GB
 _MISSING_TEXTS = [*MISSING_TEXTS, "<NA>", "NaT"]  # the last two are missing values of pandas
 

@@ -7,14 +7,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from twinflower.algorithms import ALGORITHMS, FedPDM, Newton
 from twinflower.data.columns import MISSING
 from twinflower.data.dataset import Dataset
 from twinflower.data.features import ROW_SCALINGS
 from twinflower.errors import SettingError
+from twinflower.models.information import MOST_PARAMETERS
 from twinflower.settings import PROBABILITY, Key, Setting, at_least, between, check_choice, kebab
 
 from .estimator_inputs import plain
 from .settings import Config, parse
+from .settings.evaluation import LIKELIHOODS
 
 _PREFIX = "settings__"
 _NUMBERS = {
@@ -26,6 +29,8 @@ _NUMBERS = {
     "group_size": (int, at_least(1)),
     "verbose": (int, at_least(0)),
 }
+_OF_NEWTON = ("objective", "regulariser", "evaluation", Newton.name)  # tables of settings that go with it
+_NOT_CONVEX = ("objective.nonconvex", "objective.clip-norm")
 _OPTIONAL = ("epsilon", "row_norm", "group_size")  # these may be None
 
 
@@ -112,6 +117,16 @@ class Size(NamedTuple):
         parts = np.split(np.asarray(data.features) * roots[:, None], cuts)
         squares = max(float(np.linalg.norm(part, 2)) ** 2 / len(part) for part in parts)
         return cls(max(1e-12, squares / weight), weight)
+
+
+def default_algorithm(objective: str, settings: Mapping[str, Any], private: bool, entries: int) -> str:
+    """The algorithm of a fit that names none: Newton's method if it has all that is asked for, on a model with this
+    number of entries; else that of which `settings` has a key, or FedPDM."""
+    tables = [key.partition(".")[0] for key in settings]
+    exact = all(table in _OF_NEWTON for table in tables) and not any(key in settings for key in _NOT_CONVEX)
+    if exact and not private and objective in LIKELIHOODS and entries <= MOST_PARAMETERS:
+        return Newton.name
+    return next((table for table in tables if table in ALGORITHMS), FedPDM.name)
 
 
 def run_config(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:

@@ -51,24 +51,16 @@ from .estimator_inputs import (
     scaled_by,
     table,
     unscaled,
+    validate_data,
     weighted,
 )
-from .estimator_parameters import Nested, Size, check_parameters, run_config
+from .estimator_parameters import Nested, Size, check_parameters, default_algorithm, run_config
 from .report.labels import score
 from .report.messages import row_line
 from .runs.facts import known
-from .runs.run import Progress, distance, origin
+from .runs.run import Progress, Run, distance, origin
 from .runs.setup import PreparedRun, prepare_rows
 from .runtimes import cohort
-
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # in scikit-learn 1.5 it is a method of the estimator
-
-    def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
-        """Return X, or X and y, after scikit-learn's validation."""
-        return estimator._validate_data(*arrays, **options)
-
 
 _OBJECTIVES = [*(name for name in LOSSES if name != COUNTING), *NETWORKS]
 _RHO = 0.1  # weight of the penalty that ties a site to the server, in units of the loss's curvature
@@ -81,7 +73,7 @@ class Federated(Nested):  # type: ignore[misc]
 
     objectives: ClassVar[Sequence[str]] = _OBJECTIVES
 
-    algorithm: str = field(default="fedpdm", kw_only=False)
+    algorithm: str | None = field(default=None, kw_only=False)
     epsilon: float | None = None
     delta: float = 1e-4
     rounds: int = 30
@@ -157,14 +149,16 @@ class Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         objective = self._objective(len(classes))
         check_choice("objective", objective, self.objectives)
-        keys = self._keys(objective, self._size(data), seed)
+        entries = (data.features.shape[1] + 1) * max(1, data.num_classes)
+        default = default_algorithm(objective, self.settings or {}, self._private, entries)
+        keys = self._keys(self.algorithm or default, objective, self._size(data), seed)
         setup = prepare_rows(run_config(keys, self.settings or {}), data)
         (result,) = cohort.train([setup], self._progress(setup))
         if result.model is None:
             raise RunError(result.failure)
         if result.setup.ranges:
             inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
-        self._warn(result.setup, result.model)
+        self._warn(result, result.model)
         chosen = setup.config.objective
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
@@ -174,17 +168,23 @@ class Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         return self
 
-    def _warn(self, setup: PreparedRun, x: Array) -> None:
+    def _warn(self, run: Run, x: Array) -> None:
         """Warn, as scikit-learn does, of a model that has not converged."""
-        apart = distance(setup, x)
+        if run.stop:
+            if run.stop.warns:
+                self._warns(f"{run.early}. A penalty gives it an optimum")
+            return
+        apart = distance(run.setup, x)
         if apart is not None and not apart <= CONVERGED:
-            warnings.warn(
-                f"{type(self).__name__} has not converged in {setup.config.rounds} rounds: its scores are up to "
-                f"{apart:.2g} standard errors from those at the optimum, and at most {CONVERGED:g} is converged. Raise "
-                "rounds; if that does not help, the optimum may need a penalty, settings={'objective.l2': 0.01}",
-                ConvergenceWarning,
-                stacklevel=4,
+            self._warns(
+                f"has not converged in {run.round} rounds: its scores are up to {apart:.2g} standard errors from those "
+                f"at the optimum, and at most {CONVERGED:g} is converged. Raise rounds; if that does not help, the "
+                "optimum may need a penalty"
             )
+
+    def _warns(self, text: str) -> None:
+        remedy = "settings={'objective.l2': 0.01}"
+        warnings.warn(f"{type(self).__name__} {text}, {remedy}", ConvergenceWarning, stacklevel=5)
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""
@@ -233,10 +233,10 @@ class Federated(Nested):  # type: ignore[misc]
             return Size((self.row_norm or 1.0) ** 2, data.weight_range.high if data.weight_range else 1.0)
         return Size.of(data)
 
-    def _keys(self, objective: str, size: Size, seed: int) -> dict[str, Any]:
+    def _keys(self, algorithm: str, objective: str, size: Size, seed: int) -> dict[str, Any]:
         """The settings of the run; those in the parameter `settings` override them."""
         keys: dict[str, Any] = {
-            "algorithm": self.algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
+            "algorithm": algorithm, "rounds": self.rounds, "seed": seed, "data.name": ARRAYS,
             "data.row-norm": self._row_norm, "data.row-scaling": self.row_scaling,
             "objective.name": objective, "regulariser.name": "none",
             "evaluation.every": int(self.verbose) or self.rounds,
@@ -249,20 +249,20 @@ class Federated(Nested):  # type: ignore[misc]
             }
         if self._private and self.group_size is not None:
             keys |= {"privacy.protects": "group", "privacy.group-size": self.group_size}
-        if self.algorithm in ALGORITHMS:
-            keys |= self._steps(objective, size)
+        if algorithm in ALGORITHMS:
+            keys |= self._steps(algorithm, objective, size)
         return plain(keys)  # type: ignore[no-any-return]
 
-    def _steps(self, objective: str, size: Size) -> dict[str, Any]:
+    def _steps(self, algorithm: str, objective: str, size: Size) -> dict[str, Any]:
         """Step size, rho and number of local steps, from a bound on the loss's curvature.
 
         The bound holds for the mean loss of every site, in a private fit for every single row.
         """
-        known = settings_of(ALGORITHMS[self.algorithm])
+        known = settings_of(ALGORITHMS[algorithm])
         curvature = size.weight * self._curvature(objective, size.squares)
         wanted = {"step-size": (0.2 if self._private else 0.9) / curvature, "rho": _RHO * curvature}
-        steps = {f"{self.algorithm}.{key}": value for key, value in wanted.items() if key in known}
-        if ALGORITHMS[self.algorithm].takes_local_steps:
+        steps = {f"{algorithm}.{key}": value for key, value in wanted.items() if key in known}
+        if ALGORITHMS[algorithm].takes_local_steps:
             steps["local.max-steps"] = _STEPS[self._private]
         return steps
 
@@ -276,10 +276,12 @@ class Federated(Nested):  # type: ignore[misc]
 class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     """A classifier trained over sites that do not share their rows.
 
-    algorithm      name of an algorithm, as shown by `twinflower list`
+    algorithm      name of an algorithm, as shown by `twinflower list`. None: "newton", which ends at the optimum, for a
+                   fit without privacy of a likelihood with up to 1,000 parameters, unless `settings` has what it does
+                   not, such as local steps; else the algorithm that `settings` names, or "fedpdm"
     epsilon        total privacy budget of each site, at delta; None: no privacy
     delta          delta of the guarantee, in (0, 1); used only with epsilon
-    rounds         number of communication rounds
+    rounds         number of communication rounds; "newton" mostly ends after 4 to 8
     objective      name of a loss or a network; None: "logistic" for two classes, "softmax" for more
     ranges         (low, high) of the columns, two numbers or two arrays; values are clipped to them. "private": ranges
                    from noisy counts of all sites before round 1, for the share data.range-share of epsilon (see
