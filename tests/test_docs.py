@@ -15,7 +15,9 @@ from test_clinicians import follow, holds, rows_of
 from typer.main import get_command
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.settings import settings_of
 from twinflower.simulation.app.node_check import check_node
+from twinflower.simulation.app.site import Site
 from twinflower.simulation.cli import app
 from twinflower.simulation.settings import completed
 from twinflower.simulation.settings.catalogue import SECTIONS
@@ -97,6 +99,11 @@ def test_the_documented_node_config_and_run_config_belong_together(tmp_path):
     assert not wrong
     assert right[-1] == "run: the site takes part, and plans epsilon 6"
     assert any("a run may plan up to epsilon 8 (max-epsilon; the budget leaves 10)" in line for line in right)
+
+
+def test_the_table_of_the_node_config_has_every_key():
+    rows = tables((ROOT / "docs" / "deployment.md").read_text())["node config"]
+    assert set(settings_of(Site)) <= set(re.findall(r"`([\w-]+)`", " ".join(key for key, _ in rows)))
 
 
 @pytest.mark.parametrize("page", ["experiments-ssca", "experiments-networked"])

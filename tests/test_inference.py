@@ -24,7 +24,8 @@ from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
-from twinflower.queries.information import InformationQuestion, smallest_cell
+from twinflower.queries.exact_sums import smallest_cell
+from twinflower.queries.information import InformationQuestion
 from twinflower.queries.query import SiteAnswer
 from twinflower.simulation import cli
 from twinflower.simulation.arguments import show_coefficients

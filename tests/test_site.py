@@ -16,6 +16,8 @@ from twinflower.privacy.charges import BudgetSpent, LedgerError
 from twinflower.privacy.mechanism import secret
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Bounds
+from twinflower.queries import QueryPolicy
+from twinflower.settings import settings_of
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.redact_errors import sentence
@@ -521,6 +523,18 @@ def test_what_must_be_public_is_asked_for(own, change, sentence):
 def test_half_a_policy_is_refused(keys, words):
     with pytest.raises(SettingError, match=words):
         read_site(BARE | keys)
+
+
+def test_a_key_of_a_question_does_nothing_without_the_key_it_needs():
+    keys = settings_of(QueryPolicy)
+    needing = {name: key for name, key in keys.items() if key.setting.needs}
+    assert "score-bins" in needing and {key.setting.needs for key in needing.values()} <= keys.keys()
+    for name, key in needing.items():
+        changed = {name: key.default + 1}
+        assert read_site(BARE | {name: key.default})
+        assert key.value_in(read_site(BARE | changed | {key.setting.needs: 9})) == key.default + 1
+        with pytest.raises(SettingError, match=f"^node config {name} needs {key.setting.needs}: "):
+            read_site(BARE | changed)
 
 
 def test_flowers_name_of_the_data_file_is_taken_for_ours():

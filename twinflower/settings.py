@@ -103,6 +103,7 @@ class Setting:
     """The meaning, range and unit of a field.
 
     An integer must be below 2^bits. numbers: whether the field is text that holds a comma-separated list of numbers.
+    needs: the name of another setting without which this one has no effect.
     """
 
     meaning: str
@@ -110,6 +111,7 @@ class Setting:
     unit: str = ""
     bits: int = 48
     numbers: bool = False
+    needs: str = ""
 
 
 @dataclass(frozen=True)

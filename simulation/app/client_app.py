@@ -30,8 +30,8 @@ from twinflower.errors import SettingError, require
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
+from twinflower.queries.exact_sums import check_exact_sums
 from twinflower.queries.held_out import split
-from twinflower.queries.information import check_information
 from twinflower.sums.masks import Identity
 
 from ..runs.client_factory import client_of
@@ -149,7 +149,7 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
     if plan is None:
         if setup.method.sends_sums:
             remedy = "choose another algorithm, such as fedavg"
-            check_information(setup, site, site.partition_id, "newton-rows", remedy)
+            check_exact_sums(setup, site, site.partition_id, "newton-rows", remedy)
         for query in setup.queries:
             query.check_policy(site, site.partition_id)
         return

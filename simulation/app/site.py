@@ -26,6 +26,7 @@ from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import SettingError, require
 from twinflower.privacy.unit import KINDS, RECORD, Unit
+from twinflower.queries import QueryPolicy
 from twinflower.settings import (
     PROBABILITY,
     Rule,
@@ -45,9 +46,6 @@ from ..settings import PATHS, Config, parse_run_config
 PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
-_DEFAULT_BINS = 20
-_DEFAULT_CELL = 5
-_DEFAULT_EACH, _DEFAULT_ROUNDS = 3.0, 50
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 
 
@@ -58,12 +56,8 @@ _ABSOLUTE = Rule(
 
 
 @dataclass(frozen=True)
-class Site:
-    """A validated node config. None: the key was not given.
-
-    It sends matrices, counts and sums without noise only in runs without privacy.
-    schema_digest, schema_group: of the schema, empty without one.
-    """
+class _Node:
+    """The keys that concern all runs. schema_digest, schema_group: of the schema, empty without one."""
 
     partition_id: Annotated[int, Setting("which part of the data it holds", at_least(0))]
     num_partitions: Annotated[int, Setting("of how many parts", at_least(1))]
@@ -136,45 +130,15 @@ class Site:
         ),
     ] = 0
     allow_non_private: Annotated[bool, Setting("runs without privacy may use the data-file")] = False
-    standard_error_rows: Annotated[
-        int | None,
-        Setting(
-            "fewest rows, in all and in every category, of which it sends an information matrix; else it sends none",
-            at_least(1),
-        ),
-    ] = None
-    newton_rows: Annotated[
-        int | None,
-        Setting(
-            "the same for runs of newton, which send such a matrix in every round; else it takes no part in them",
-            at_least(1),
-        ),
-    ] = None
-    newton_rows_per_parameter: Annotated[
-        float, Setting("fewest rows for each parameter of a run of newton", at_least(1))
-    ] = _DEFAULT_EACH
-    newton_rounds: Annotated[
-        int,
-        Setting("most rounds of all runs of newton on these rows, counted beside the ledger", at_least(1)),
-    ] = _DEFAULT_ROUNDS
-    score_rows: Annotated[
-        int | None,
-        Setting(
-            "fewest held-out rows of which it sends counts of scores, or sums of errors; else it sends none",
-            at_least(1),
-        ),
-    ] = None
-    score_bins: Annotated[int, Setting("most bins of such counts", at_least(2))] = _DEFAULT_BINS
-    survival_rows: Annotated[
-        int | None,
-        Setting(
-            "fewest persons of which it sends the counts for a survival curve; else it sends none",
-            at_least(1),
-        ),
-    ] = None
-    survival_cell: Annotated[
-        int, Setting("fewest persons in every cell of such counts that is not empty", at_least(1))
-    ] = _DEFAULT_CELL
+
+
+@dataclass(frozen=True)
+class Site(QueryPolicy, _Node):
+    """A validated node config. None: the key was not given.
+
+    It sends matrices, counts and sums without noise only in runs without privacy.
+    """
+
     ignore_keys: Annotated[str, Setting("comma-separated keys of other apps on the same node")] = field(
         default="", compare=False
     )
@@ -360,14 +324,10 @@ def _check_alone(site: Site) -> None:
             raise SettingError(
                 f"node config {delta} needs {' or '.join(epsilons)}: by itself it limits nothing"
             )
-    for key, default, needed in (
-        ("score-bins", _DEFAULT_BINS, "score-rows"),
-        ("survival-cell", _DEFAULT_CELL, "survival-rows"),
-        ("newton-rounds", _DEFAULT_ROUNDS, "newton-rows"),
-        ("newton-rows-per-parameter", _DEFAULT_EACH, "newton-rows"),
-    ):
-        if getattr(site, snake(key)) != default and getattr(site, snake(needed)) is None:
-            raise SettingError(f"node config {key} needs {needed}: without it the site sends no such sums")
+    for name, key in settings_of(QueryPolicy).items():
+        needed = key.setting.needs
+        if needed and key.value_in(site) != key.default and getattr(site, snake(needed)) is None:
+            raise SettingError(f"node config {name} needs {needed}: without it the site sends no such sums")
 
 
 def _checked(values: dict[str, Any]) -> Site:

@@ -61,7 +61,9 @@ def _shares(queries: Sequence[SiteQuery]) -> Shares:
 
 def _target(privacy: Private) -> Target:
     amount = privacy.epsilon, privacy.delta, privacy.noise_multiplier
-    return Target(*amount, privacy.conversion, privacy.unit, privacy.tune_share, privacy.evaluation_share)
+    return Target(
+        *amount, privacy.conversion, privacy.unit, privacy.tune_share, privacy.shares.evaluation_share
+    )
 
 
 def _plan(

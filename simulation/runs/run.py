@@ -22,12 +22,11 @@ from twinflower.problems.losses import Squared
 from twinflower.problems.objectives import LinearModel, LinearObjective
 from twinflower.problems.regularisers import Support
 from twinflower.queries import QUERIES
-from twinflower.queries.information import Sums
+from twinflower.queries.information import LIKELIHOODS, Sums
 from twinflower.rounds import Training
 
 from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
-from ..settings.evaluation import LIKELIHOODS
 from . import facts
 from .advice import warnings
 from .ended import ended

@@ -18,8 +18,7 @@ from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.settings import POINT, Key, Setting, Value, at_least, between, one_of, settings_of
 
-from .evaluation import Evaluation
-from .sections import PRIVACY, Clients, Local, Output, Server
+from .sections import PRIVACY, Clients, Evaluation, Local, Output, Server
 
 Choices = Mapping[str, Value]
 

@@ -1,8 +1,8 @@
 """The columns of clients.csv, and of metrics.csv, by which experiment files say what figures show."""
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.models.evaluation import COLUMNS as EXACT_COLUMNS
-from twinflower.models.evaluation import ERROR_COLUMNS, INTERVAL, OWN_MODEL, SCORE_COLUMNS
+from twinflower.models.evaluation import OWN_MODEL
+from twinflower.queries import QUERIES
 
 COLUMNS = (
     "round",
@@ -20,7 +20,7 @@ COLUMNS = (
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 PATH_COLUMNS = ("weight", "error", "std_error", "rounds", "nonzeros", "choice")
-SITE_COLUMNS = (*EXACT_COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
+SITE_COLUMNS = tuple(name for query in QUERIES for name in query.known_columns)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptimality")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,

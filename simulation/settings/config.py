@@ -20,8 +20,7 @@ from twinflower.randomness import participants
 from twinflower.settings import Value, build, changed
 
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
-from .evaluation import Evaluation
-from .sections import Clients, Local, NoPrivacy, Output, Private, Server
+from .sections import Clients, Evaluation, Local, NoPrivacy, Output, Private, Server
 
 DEFAULT_CLIENTS = 10  # used if clients.count is 0 and there are no Flower nodes to count
 PATHS = (

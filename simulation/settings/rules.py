@@ -8,6 +8,7 @@ from twinflower.data.sets import OWN, TABLES, OwnData, TableData
 from twinflower.errors import SettingError, require
 from twinflower.known_objectives import COUNTING, TorchObjective
 from twinflower.problems.stratified_cox import NOT_SEPARABLE, STRATIFIED_COX
+from twinflower.queries import QUERIES
 
 from .config import Config
 from .sections import NoPrivacy
@@ -26,7 +27,8 @@ def check(config: Config, stored: bool = False) -> None:
     if config.objective.name == STRATIFIED_COX:
         _check_whole_sites(config)
     config.local.check(config.method)
-    config.evaluation.check(config.rounds, config.objective, config.regulariser.name, config.privacy)
+    for query in QUERIES:
+        query.check_settings(config)
     if isinstance(config.data, OwnData):
         _check_own(config, config.data)
     config.privacy.check(config.clients, config.server.max_norm)

@@ -12,8 +12,20 @@ from typing import Annotated, Any
 from twinflower.errors import SettingError
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
+from twinflower.queries import QuerySettings, QueryShares
 from twinflower.randomness import FIRST_ROUNDS
-from twinflower.settings import FRACTION, PROBABILITY, Rule, Setting, above, at_least, between, one_of
+from twinflower.settings import (
+    FRACTION,
+    PROBABILITY,
+    Rule,
+    Setting,
+    above,
+    at_least,
+    between,
+    one_of,
+    settings_of,
+    snake,
+)
 
 _BUDGET = Rule("from 1e-6 to 1e9, or 0 (not given)", lambda v: not v or 1e-6 <= v <= 1e9)
 WEIGHTINGS = ("auto", "clients", "rows")
@@ -86,9 +98,7 @@ class _Plain:
     masks = False
     group_size = 0
     tune_share = 0.0
-    evaluation_share = 0.0
-    survival_share = 0.0
-    interval_share = 0.0
+    shares = QueryShares(**dict.fromkeys(map(snake, settings_of(QueryShares)), 0.0))
 
     @property
     def unit(self) -> Unit:
@@ -178,30 +188,7 @@ class Gradient(Private):
             "fraction of the budget",
         ),
     ] = 0.0
-    evaluation_share: Annotated[
-        float,
-        Setting(
-            "part that evaluations on held-out rows may spend; a single record pays for these or for training",
-            Rule("from 0 to 1", lambda v: 0 <= v <= 1),
-            "fraction of the budget",
-        ),
-    ] = 0.0
-    survival_share: Annotated[
-        float,
-        Setting(
-            "part for the counts of a survival curve, if there is one",
-            Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999),
-            "fraction of the budget",
-        ),
-    ] = 0.1
-    interval_share: Annotated[
-        float,
-        Setting(
-            "part for what evaluation.standard-errors releases after the last round",
-            Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999),
-            "fraction of the budget",
-        ),
-    ] = 0.5
+    shares: QueryShares = QueryShares()  # noqa: RUF009  frozen
 
     @property
     def unit(self) -> Unit:
@@ -267,6 +254,18 @@ class AsPublished(Private):
 PRIVACY: dict[str, type[NoPrivacy] | type[Private]] = {
     entry.mode: entry for entry in (NoPrivacy, PublicState, Gradient, AsPublished)
 }
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    every: Annotated[int, Setting("every so many rounds the model is evaluated", at_least(1), "rounds")] = 1
+    early: Annotated[int, Setting("up to this round, every round is evaluated", at_least(0), "rounds")] = 0
+    reference: Annotated[bool, Setting("compare with the optimum of all rows together")] = False
+
+
+@dataclass(frozen=True)
+class Evaluation(QuerySettings, _Metrics):
+    """The section [evaluation]: when and what to evaluate during a run, and what to ask its sites."""
 
 
 @dataclass(frozen=True)

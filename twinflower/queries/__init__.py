@@ -1,17 +1,41 @@
-"""What sites answer besides rounds: one module for each question, and the registry."""
+"""What sites answer besides rounds: one module for each question, and the registry.
+
+A question declares the settings of a run that it needs, and the keys by which a site's node config allows its answers,
+in its module. They are put together here, for `simulation.settings` and `simulation.app.site`.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from .exact_sums import SumsPolicy
 from .first import First
 from .held_out import HeldOut
-from .information import StandardErrors
+from .held_out_settings import EvaluationShare, HeldOutSettings, RegressionSettings, ScorePolicy
+from .information import IntervalShare, StandardErrors, StandardErrorSettings
 from .query import Histogram, ModelQuery, ModelQuestion, SiteQuery
 from .ranges import PrivateRanges
-from .survival import SurvivalCurve
+from .survival import CurveSettings, CurveShare, PersonsPolicy, SurvivalCurve
 
 QUERIES: tuple[type[SiteQuery], ...] = (PrivateRanges, SurvivalCurve, StandardErrors, HeldOut)
 """All questions. Those before round 1 are counted in this order."""
+
+# Their declarations. The fields of a dataclass begin with those of its last base.
+
+
+@dataclass(frozen=True)
+class QuerySettings(StandardErrorSettings, RegressionSettings, CurveSettings, HeldOutSettings):
+    """Settings of [evaluation]."""
+
+
+@dataclass(frozen=True)
+class QueryShares(IntervalShare, CurveShare, EvaluationShare):
+    """Settings of [privacy]: the parts of a budget that answers take."""
+
+
+@dataclass(frozen=True)
+class QueryPolicy(PersonsPolicy, ScorePolicy, SumsPolicy):
+    """Keys of a site's node config."""
 
 
 def asked(run: Any) -> list[SiteQuery]:

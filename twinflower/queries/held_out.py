@@ -12,11 +12,18 @@ import numpy as np
 
 from ..arrays import Array
 from ..data.columns import Target
-from ..errors import SettingError, require
-from ..known_objectives import PROBABILISTIC, SURVIVAL
+from ..errors import require
+from ..known_objectives import SURVIVAL
 from ..models.class_scores import ClassBins
 from ..models.discrimination import Bins
-from ..models.evaluation import COLUMNS, ERROR_COLUMNS, OWN_MODEL, SCORE_COLUMNS, private_columns
+from ..models.evaluation import (
+    COLUMNS,
+    ERROR_COLUMNS,
+    INTERVAL,
+    OWN_MODEL,
+    SCORE_COLUMNS,
+    private_columns,
+)
 from ..models.intervals import LEVEL, share_interval
 from ..models.score_bins import ScoreBins
 from ..models.survival import TimeGrid
@@ -28,6 +35,7 @@ from ..privacy.plan import Plan
 from ..privacy.plan import Target as Budgeted
 from ..problems.discrete_cox import interval_ends
 from .held_out_question import Found, HeldOutQuestion, most_moved
+from .held_out_settings import check_bins, check_evaluation, check_scores, released
 from .query import ModelQuery, Run, SiteAnswer, Table
 from .score_tables import from_records, tabulated, to_records
 from .survival import check_persons
@@ -54,11 +62,17 @@ class HeldOut(ModelQuery):
 
     kind = HeldOutQuestion
     name = kind.name
+    known_columns = (*COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
 
     @classmethod
     def of(cls, run: Run) -> "HeldOut | None":
         """See `SiteQuery`."""
         return cls(run) if run.held is not None else None
+
+    @classmethod
+    def check_settings(cls, config: Any) -> None:
+        """See `SiteQuery`."""
+        check_evaluation(config)
 
     @cached_property
     def question(self) -> HeldOutQuestion:  # type: ignore[override]
@@ -80,10 +94,8 @@ class HeldOut(ModelQuery):
 
     def charged(self, plan: Plan, target: Budgeted) -> Plan:
         """The plan with the evaluations."""
-        own, rounds, sizes = self.run.config.evaluation, self.run.config.rounds, self.question.sizes
-        return plan.with_evaluation(
-            own.released(rounds), np.array(sizes), target, most_moved(self.question.bins)
-        )
+        sizes, moved = np.array(self.question.sizes), most_moved(self.question.bins)
+        return plan.with_evaluation(released(self.run.config), sizes, target, moved)
 
     def check(self) -> None:
         """See `SiteQuery`."""
@@ -99,14 +111,14 @@ class HeldOut(ModelQuery):
             "to false",
         )
         if config.evaluation.bins and config.objective.name not in SURVIVAL:
-            _check_bins(config.objective.name, classes)
+            check_bins(config.objective.name, classes)
 
     def check_policy(self, site: Any, client: int) -> None:
         """See `SiteQuery`."""
         bins = self.question.bins
         if not (bins.number or self.question.errors):
             return
-        _check_scores(site, fineness(bins), self.question.sizes[client])
+        check_scores(site, fineness(bins), self.question.sizes[client])
         if isinstance(bins, TimeBins):
             rows = self.run.held_rows(client)
             assert rows is not None
@@ -282,29 +294,3 @@ def split(run: Any, client: int) -> str:
     if not (run.plan and run.plan.evaluation):
         return ""
     return hashlib.sha256(f"{client} {run.config.result_digest}".encode()).hexdigest()
-
-
-def _check_bins(objective: str, classes: int) -> None:
-    """Raise SettingError for a model whose scores cannot be counted by bin."""
-    require(
-        classes > 1,
-        "evaluation.bins counts predicted probabilities of classes, or risks of survival; this data set has neither: "
-        "set it to 0",
-    )
-    if objective not in PROBABILISTIC:
-        raise SettingError(
-            f"evaluation.bins needs predicted probabilities: set objective.name to {' or '.join(PROBABILISTIC[:2])}; "
-            f"got {objective}"
-        )
-
-
-def _check_scores(site: Any, bins: int, rows: int) -> None:
-    least, most = site.score_rows, site.score_bins
-    remedy = "(evaluation.bins = 0 and evaluation.errors = false train without)"
-    if least is None:
-        raise SettingError(f"this site counts no scores: its node config has no score-rows {remedy}")
-    if not (rows >= least and bins <= most):
-        raise SettingError(
-            f"this site counts the scores of at least {least} held-out rows in at most {most} bins; the run has {rows} "
-            f"rows in {bins} bins {remedy}"
-        )

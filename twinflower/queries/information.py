@@ -5,35 +5,62 @@ Without privacy these are gradient, information matrix and outer products (`mode
 and information matrix with noise (`models.released`), once in a run.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 
 from ..arrays import Array, Index
 from ..data.columns import Number
 from ..errors import ReplyError, SettingError, require
+from ..known_objectives import SURVIVAL, ObjectiveSettings
 from ..models.information import MOST_PARAMETERS, Information, packed_size
 from ..models.newton import LEAST_CLEAR, Reference
 from ..models.released import Released, Units, released_size
-from ..models.survival import TimeGrid
 from ..privacy.guard import Guard
 from ..privacy.mechanism import Draws, seeded
 from ..privacy.release import Release
-from ..problems.discrete_cox import DiscreteCox
+from ..problems.discrete_cox import LINKS, CoxObjective
 from ..problems.interfaces import Batch
-from ..problems.objectives import LinearModel
-from ..settings import snake
+from ..problems.losses import UNBOUNDED, BoundedLikelihood, Likelihood
+from ..problems.objectives import LOSSES, LinearModel, LinearObjective
+from ..settings import Setting
 from ..wire import doubles, packed
+from .exact_sums import check_exact_sums
 from .first import noisiest
-from .query import ModelQuery, ModelQuestion, Run, Sent, SiteAnswer
+from .query import FRACTION_OF_BUDGET, ModelQuery, ModelQuestion, Run, Sent, SiteAnswer
 
 Sums = Information | Released
 _ROUNDING = 1e-9
-_ROWS_PER_PARAMETER = 3  # as DataSHIELD's nfilter.glm = 0.33
+LIKELIHOODS = [*(name for name, loss in LOSSES.items() if isinstance(loss, Likelihood)), *SURVIVAL]
+_BOUNDED = [name for name, loss in LOSSES.items() if isinstance(loss, BoundedLikelihood)]
+
+
+@dataclass(frozen=True)
+class StandardErrorSettings:
+    """Settings of [evaluation]."""
+
+    standard_errors: Annotated[
+        bool,
+        Setting(
+            "at the end clients send gradient and information matrix of the model, for standard errors and p-values, "
+            "with noise in a private run; without penalties only"
+        ),
+    ] = False
+
+
+@dataclass(frozen=True)
+class IntervalShare:
+    """Settings of [privacy]."""
+
+    interval_share: Annotated[
+        float,
+        Setting(
+            "part for what evaluation.standard-errors releases after the last round", *FRACTION_OF_BUDGET
+        ),
+    ] = 0.5
 
 
 @dataclass(frozen=True)
@@ -125,10 +152,16 @@ class StandardErrors(ModelQuery):
         """See `SiteQuery`."""
         return cls(run) if run.config.evaluation.standard_errors else None
 
+    @classmethod
+    def check_settings(cls, config: Any) -> None:
+        """Raise SettingError for a run whose model has no standard errors, or whose budget cannot pay for them."""
+        if config.evaluation.standard_errors:
+            _check_likelihood(config.objective, config.regulariser.name, config.privacy)
+
     @property
     def share(self) -> float:
         """See `SiteQuery`."""
-        return self.run.config.privacy.interval_share  # type: ignore[no-any-return]
+        return self.run.config.privacy.shares.interval_share  # type: ignore[no-any-return]
 
     @cached_property
     def question(self) -> InformationQuestion:  # type: ignore[override]
@@ -191,9 +224,9 @@ class StandardErrors(ModelQuery):
 
     def check_policy(self, site: Any, client: int) -> None:
         """See `SiteQuery`."""
-        if not self.run.method.sends_sums:  # else `check_information` is asked for the rounds themselves
+        if not self.run.method.sends_sums:  # else `check_exact_sums` is asked for the rounds themselves
             remedy = "evaluation.standard-errors = false trains without"
-            check_information(self.run, site, client, "standard-error-rows", remedy)
+            check_exact_sums(self.run, site, client, "standard-error-rows", remedy)
 
     @property
     def allowing(self) -> Mapping[str, Any]:
@@ -279,46 +312,50 @@ def _numbers(run: Run) -> list[int]:
     return [place for place, name in enumerate(inputs.feature_names) if name in names]
 
 
-def check_information(run: Any, site: Any, client: int, key: str, remedy: str) -> None:
-    """Raise SettingError unless a site's policy allows exact sums over its training rows: its key of this name says of
-    how many rows at least, in all and by category."""
-    least: int | None = getattr(site, snake(key))
-    what, d, remedy = "this site sends no information matrix", run.objective.d, f"({remedy})"
-    if least is None:
-        raise SettingError(f"{what}: its node config has no {key} {remedy}")
-    each = site.newton_rows_per_parameter if key == "newton-rows" else _ROWS_PER_PARAMETER
-    training = _counted(run.shards.rows(client))
-    rows, needed = len(training.labels), max(least, math.ceil(each * d))
-    if not rows >= needed:
+# --- settings
+
+
+def _check_likelihood(objective: ObjectiveSettings, regulariser: str, privacy: Any) -> None:
+    """Raise SettingError for a run whose model is no maximum of a likelihood, or whose plan has no place for it."""
+    if objective.name not in LIKELIHOODS:
         raise SettingError(
-            f"{what} of fewer than {needed} rows, {each:g} for each of {d} parameters or its {key}; the run has "
-            f"{rows} {remedy}"
+            f"evaluation.standard-errors needs a likelihood: set objective.name to {', '.join(LIKELIHOODS)}; got "
+            f"{objective.name}"
         )
-    if not smallest_cell(training, run.dataset.num_classes) >= least:
-        raise SettingError(f"{what}: a category or class has fewer rows than its {key} {remedy}")
-    if isinstance(run.objective, DiscreteCox):  # the gradient shows how many had the event in each interval
-        cells = TimeGrid(tuple(run.objective.loss.ends)).counts(training.labels)
-        if not cells[cells > 0].min() >= site.survival_cell:
-            raise SettingError(
-                f"{what} unless there are {site.survival_cell} events or none, and {site.survival_cell} censored or "
-                f"none, in every interval: choose longer intervals {remedy}"
-            )
+    if privacy.mode != "none":
+        _check_private(objective, regulariser, privacy)
+    require(
+        regulariser in ("none", "selected")
+        and not (objective.l2 or objective.nonconvex or objective.clip_norm),
+        "evaluation.standard-errors needs the maximum of the likelihood, which a penalty or clipping moves: set "
+        "regulariser.name to none, and objective.l2, objective.nonconvex and objective.clip-norm to 0; "
+        "twinflower refit trains the columns of a sparse model again without its penalty",
+    )
 
 
-def _counted(rows: Batch) -> Batch:
-    """The rows with a weight above 0: others say nothing, and hide nobody."""
-    if rows.row_weights is None:
-        return rows
-    kept = rows.row_weights > 0
-    return Batch(rows.features[kept], rows.labels[kept])
-
-
-def smallest_cell(rows: Batch, classes: int) -> float:
-    """The smallest number of rows, above 0, in which a feature with two values has one of them, or the label is one of
-    so many classes; infinity without such features and classes."""
-    low, high = rows.features.min(0), rows.features.max(0)
-    ends = [(rows.features == own).sum(0) for own in (low, high)]
-    binary = (ends[0] + ends[1] == len(rows.features)) & (low < high)
-    counts = np.bincount(rows.labels) if classes else np.empty(0)
-    cells = np.concatenate([*(own[binary] for own in ends), counts])
-    return float(min(cells[cells > 0], default=np.inf))
+def _check_private(objective: ObjectiveSettings, regulariser: str, privacy: Any) -> None:
+    """Raise SettingError for a private run in which nothing can be released from which intervals follow."""
+    require(
+        not (isinstance(objective, LinearObjective) and objective.class_weights),
+        "evaluation.standard-errors must be false in a private run with objective.class-weights, because a weighted "
+        "loss is not a likelihood and its robust errors need exact sums: remove the weights, or train without privacy",
+    )
+    bounded = objective.name in _BOUNDED or (
+        isinstance(objective, CoxObjective) and LINKS[objective.link].curvature_bound < float("inf")
+    )
+    if not bounded:
+        raise SettingError(f"evaluation.standard-errors: {UNBOUNDED}; got {objective.name}")
+    if privacy.mode == "as-published" or privacy.trust != "local":
+        raise SettingError(
+            "evaluation.standard-errors must be false with privacy.trust = sum and privacy.mode = as-published, "
+            f"which have no plan for what sites release after the last round; got true with privacy.mode {privacy.mode}"
+        )
+    require(
+        not privacy.tune_share,
+        "privacy.tune-share and evaluation.standard-errors share no budget: set one of them to 0 or false",
+    )
+    require(
+        regulariser != "selected",
+        "evaluation.standard-errors must be false in a private run of selected columns, because intervals would have "
+        "to account for the selection: set regulariser.name to none",
+    )

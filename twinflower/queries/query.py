@@ -4,7 +4,7 @@ Questions about the rows alone are asked and released together before round 1 (`
 model after rounds (`ModelQuery`). Each is one module, which says
 
     of             whether and how a run asks it
-    check, share   which runs cannot, and what part of the privacy budget it takes
+    check_settings, check, share        which runs cannot, and what part of the privacy budget it takes
     squared_move   how far the replacement of one record can move the answer, which decides the noise
     check_policy   what a site's policy asks of an answer without noise
     `Histogram.part`, `ModelQuestion`   what a site computes, with and without noise, and how the server reads it
@@ -30,7 +30,10 @@ from ..privacy.plan import Plan, Target
 from ..privacy.release import Release
 from ..problems.batches import LocalSchedule, Shards
 from ..problems.interfaces import Batch, Model
+from ..settings import Rule
 
+FRACTION_OF_BUDGET = Rule("from 0.001 to 0.999", lambda v: 0.001 <= v <= 0.999), "fraction of the budget"
+"""Rule and unit of a setting for the part of the privacy budget that answers take."""
 EVERY_ROUND = range(2**48)
 Table = tuple[
     str, Sequence[str], Iterable[Mapping[str, Any]]
@@ -232,6 +235,8 @@ class SiteQuery(ABC):
     """A question of a run; the module docstring says what it holds."""
 
     name: ClassVar[str]
+    known_columns: ClassVar[Sequence[str]] = ()
+    """All columns of metrics.csv that the answers of any run have, and that summary.json repeats."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -240,6 +245,10 @@ class SiteQuery(ABC):
     @abstractmethod
     def of(cls, run: Run) -> Self | None:
         """The question of this run; None if it does not ask it."""
+
+    @classmethod  # noqa: B027
+    def check_settings(cls, config: Any) -> None:
+        """Raise SettingError for settings of a run that contradict each other, whether or not it asks this."""
 
     @property
     def share(self) -> float:

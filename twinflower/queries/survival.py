@@ -3,19 +3,76 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ..arrays import Array, Index, Labels
 from ..errors import SettingError
+from ..known_objectives import SURVIVAL
 from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, TimeGrid
-from ..problems.discrete_cox import interval_ends
-from .query import Histogram, Run, Table
+from ..problems.discrete_cox import INTERVALS, interval_ends
+from ..settings import Setting, at_least, one_of
+from .query import FRACTION_OF_BUDGET, Histogram, Run, Table
 
 FILE = "survival.csv"
 ALL_SITES = "all"  # in the column "client"
 COLUMNS = ("client", "site", *Curve._fields, "noise", "estimate")
+
+
+@dataclass(frozen=True)
+class CurveSettings:
+    """Settings of [evaluation]."""
+
+    survival_curve: Annotated[
+        str,
+        Setting(
+            "before round 1 clients count the persons that they train on by these intervals of time, for a survival "
+            "curve: their ends, such as 365, 730, 1460, or number x length, such as 12 x 30.5; empty: none",
+            INTERVALS,
+            "that of the times",
+            numbers=True,
+        ),
+    ] = ""
+    survival_estimate: Annotated[
+        str,
+        Setting(
+            "how a survival curve counts those who are censored within an interval: actuarial, for half of it, or "
+            "kaplan-meier, for all of it, which is right only if every time is the end of an interval",
+            one_of((ACTUARIAL, KAPLAN_MEIER)),
+        ),
+    ] = ACTUARIAL
+
+
+@dataclass(frozen=True)
+class CurveShare:
+    """Settings of [privacy]."""
+
+    survival_share: Annotated[
+        float,
+        Setting("part for the counts of a survival curve, if there is one", *FRACTION_OF_BUDGET),
+    ] = 0.1
+
+
+@dataclass(frozen=True)
+class PersonsPolicy:
+    """Keys of a site's node config."""
+
+    survival_rows: Annotated[
+        int | None,
+        Setting(
+            "fewest persons of which it sends the counts for a survival curve; else it sends none",
+            at_least(1),
+        ),
+    ] = None
+    survival_cell: Annotated[
+        int,
+        Setting(
+            "fewest persons in every cell of such counts that is not empty",
+            at_least(1),
+            needs="survival-rows",
+        ),
+    ] = 5
 
 
 def check_persons(site: Any, cells: Array, setting: str) -> None:
@@ -65,6 +122,15 @@ class SurvivalCurve(Histogram):
         """See `SiteQuery`."""
         return cls(run) if run.config.evaluation.survival_curve else None
 
+    @classmethod
+    def check_settings(cls, config: Any) -> None:
+        """See `SiteQuery`."""
+        if config.evaluation.survival_curve and config.objective.name not in SURVIVAL:
+            raise SettingError(
+                "evaluation.survival-curve needs times of events as labels: set objective.name to "
+                f"{' or '.join(SURVIVAL)}, or leave it empty; got {config.objective.name}"
+            )
+
     @cached_property
     def grid(self) -> TimeGrid:
         """The intervals."""
@@ -73,7 +139,7 @@ class SurvivalCurve(Histogram):
     @property
     def share(self) -> float:
         """See `SiteQuery`."""
-        return self.run.config.privacy.survival_share  # type: ignore[no-any-return]
+        return self.run.config.privacy.shares.survival_share  # type: ignore[no-any-return]
 
     @property
     def entries(self) -> int:

@@ -1,0 +1,92 @@
+"""What a site's policy asks of exact sums over its training rows, such as information matrices: at the end of a run, or
+in every round of Newton's method."""
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+
+from ..errors import SettingError
+from ..models.survival import TimeGrid
+from ..problems.discrete_cox import DiscreteCox
+from ..problems.interfaces import Batch
+from ..settings import Setting, at_least, snake
+
+_ROWS_PER_PARAMETER = 3  # as DataSHIELD's nfilter.glm = 0.33
+
+
+@dataclass(frozen=True)
+class SumsPolicy:
+    """Keys of a site's node config."""
+
+    standard_error_rows: Annotated[
+        int | None,
+        Setting(
+            "fewest rows, in all and in every category, of which it sends an information matrix; else it sends none",
+            at_least(1),
+        ),
+    ] = None
+    newton_rows: Annotated[
+        int | None,
+        Setting(
+            "the same for runs of newton, which send such a matrix in every round; else it takes no part in them",
+            at_least(1),
+        ),
+    ] = None
+    newton_rows_per_parameter: Annotated[
+        float, Setting("fewest rows for each parameter of a run of newton", at_least(1), needs="newton-rows")
+    ] = 3.0
+    newton_rounds: Annotated[
+        int,
+        Setting(
+            "most rounds of all runs of newton on these rows, counted beside the ledger",
+            at_least(1),
+            needs="newton-rows",
+        ),
+    ] = 50
+
+
+def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) -> None:
+    """Raise SettingError unless a site's policy allows exact sums over its training rows: its key of this name says of
+    how many rows at least, in all and by category."""
+    least: int | None = getattr(site, snake(key))
+    what, d, remedy = "this site sends no information matrix", run.objective.d, f"({remedy})"
+    if least is None:
+        raise SettingError(f"{what}: its node config has no {key} {remedy}")
+    each = site.newton_rows_per_parameter if key == "newton-rows" else _ROWS_PER_PARAMETER
+    training = _counted(run.shards.rows(client))
+    rows, needed = len(training.labels), max(least, math.ceil(each * d))
+    if not rows >= needed:
+        raise SettingError(
+            f"{what} of fewer than {needed} rows, {each:g} for each of {d} parameters or its {key}; the run has "
+            f"{rows} {remedy}"
+        )
+    if not smallest_cell(training, run.dataset.num_classes) >= least:
+        raise SettingError(f"{what}: a category or class has fewer rows than its {key} {remedy}")
+    if isinstance(run.objective, DiscreteCox):  # the gradient shows how many had the event in each interval
+        cells = TimeGrid(tuple(run.objective.loss.ends)).counts(training.labels)
+        if not cells[cells > 0].min() >= site.survival_cell:
+            raise SettingError(
+                f"{what} unless there are {site.survival_cell} events or none, and {site.survival_cell} censored or "
+                f"none, in every interval: choose longer intervals {remedy}"
+            )
+
+
+def _counted(rows: Batch) -> Batch:
+    """The rows with a weight above 0: others say nothing, and hide nobody."""
+    if rows.row_weights is None:
+        return rows
+    kept = rows.row_weights > 0
+    return Batch(rows.features[kept], rows.labels[kept])
+
+
+def smallest_cell(rows: Batch, classes: int) -> float:
+    """The smallest number of rows, above 0, in which a feature with two values has one of them, or the label is one of
+    so many classes; infinity without such features and classes."""
+    low, high = rows.features.min(0), rows.features.max(0)
+    ends = [(rows.features == own).sum(0) for own in (low, high)]
+    binary = (ends[0] + ends[1] == len(rows.features)) & (low < high)
+    counts = np.bincount(rows.labels) if classes else np.empty(0)
+    cells = np.concatenate([*(own[binary] for own in ends), counts])
+    return float(min(cells[cells > 0], default=np.inf))
