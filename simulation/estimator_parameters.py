@@ -13,11 +13,11 @@ from twinflower.data.dataset import Dataset
 from twinflower.data.features import ROW_SCALINGS
 from twinflower.errors import SettingError
 from twinflower.models.information import MOST_PARAMETERS
+from twinflower.queries.information import LIKELIHOODS
 from twinflower.settings import PROBABILITY, Key, Setting, at_least, between, check_choice, kebab
 
 from .estimator_inputs import plain
 from .settings import Config, parse
-from .settings.evaluation import LIKELIHOODS
 
 _PREFIX = "settings__"
 _NUMBERS = {
