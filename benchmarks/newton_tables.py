@@ -38,9 +38,10 @@ SHARES = (0.62, 0.23, 0.1, 0.05)
 
 
 class Table(NamedTuple):
-    """Rows, their model, and what another library gives for it: estimates (d,) and their standard errors (d,).
+    """Rows, their model, and what another library gives for it: estimates (p,) and their standard errors (p,).
 
     contrast (p, d): the estimates as linear functions of x. freedom: of Student's t; 0 for the normal distribution.
+    variance: of the errors, by which the covariance is multiplied.
     """
 
     name: str
@@ -52,7 +53,6 @@ class Table(NamedTuple):
     contrast: np.ndarray
     freedom: float = 0.0
     variance: float = 1.0
-    sizes: tuple[int, ...] = ()
 
 
 def cut(rows: int) -> np.ndarray:
@@ -63,10 +63,9 @@ def cut(rows: int) -> np.ndarray:
 
 def trained(table: Table) -> tuple[np.ndarray, np.ndarray, int]:
     """Estimates and their standard errors, and the number of rounds."""
-    sizes = np.array(table.sizes or cut(len(table.labels)))
-    shards = Shards.grouped(
-        table.features, table.labels, np.arange(len(table.labels)), np.concatenate([[0], np.cumsum(sizes)])
-    )
+    rows = len(table.labels)
+    ends = np.concatenate([[0], np.cumsum(cut(rows))])
+    shards = Shards.grouped(table.features, table.labels, np.arange(rows), ends)
     algorithm = Newton(info=RunInfo(quadratic=table.freedom > 0))
     problem = Problem(table.objective, shards, np.zeros(table.objective.d))
     steps = list(rounds(algorithm, problem, LocalSchedule(0, 1), 30))

@@ -20,7 +20,7 @@ from twinflower.problems.interfaces import Batch, Objective
 
 from .functions import ARRAYS, CONFIG, METRICS, FunctionFormat, NamedParts
 from .methods import CLIENTS
-from .request import model_only
+from .request import model_and_config, model_only
 from .shell import AlgorithmClient
 
 PLACES = "partition-id", "num-partitions"
@@ -60,21 +60,13 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return Message(_trained(client(context), *_request(message.content)), reply_to=message)
+        return Message(_trained(client(context), *model_and_config(message.content)), reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return Message(_evaluated(client(context), *_request(message.content)), reply_to=message)
+        return Message(_evaluated(client(context), *model_and_config(message.content)), reply_to=message)
 
     return app
-
-
-def _request(content: RecordDict) -> tuple[ArrayRecord, Mapping[str, Any]]:
-    """The only ArrayRecord and the only ConfigRecord of a request, whatever their names."""
-    arrays, configs = list(content.array_records.values()), list(content.config_records.values())
-    if len(arrays) != 1 or len(configs) != 1:
-        raise ReplyError("a request must hold one ArrayRecord, the model, and one ConfigRecord")
-    return arrays[0], configs[0]
 
 
 def _trained(client: AlgorithmClient, record: ArrayRecord, config: Mapping[str, Any]) -> RecordDict:

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from twinflower.errors import ReplyError
 from twinflower.flower_messages import EVALUATE, FIT, KINDS, reply_record, request_record
 
-from .request import model_only
+from .request import model_and_config, model_only
 
 
 def for_flower_strategies(
@@ -29,7 +29,9 @@ def for_flower_strategies(
     kind = KINDS.get(message.metadata.message_type, "")
     if kind not in _TRANSLATED or request_record(kind, "parameters") in message.content:
         return call_next(message, context)
-    model, config = _records(message.content)
+    model, config = model_and_config(message.content)
+    if len(model) != 1:
+        raise ReplyError(f"the model in a request must be one flat array; got {len(model)} arrays")
     message.content = RecordDict(
         {
             request_record(kind, "parameters"): model,
@@ -60,14 +62,6 @@ def share_bytes(
 
 def _arrays(records: RecordDict) -> list[Array]:
     return [array for record in records.array_records.values() for array in record.values()]
-
-
-def _records(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord]:
-    """The only ArrayRecord and the only ConfigRecord of a request, whatever their names."""
-    arrays, configs = list(content.array_records.values()), list(content.config_records.values())
-    if len(arrays) != 1 or len(arrays[0]) != 1 or len(configs) != 1:
-        raise ReplyError("a request must hold the model as one flat array, and one config")
-    return arrays[0], configs[0]
 
 
 def _fitted(content: RecordDict, model: ArrayRecord) -> RecordDict:

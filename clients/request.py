@@ -5,7 +5,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError, SettingError
@@ -108,6 +108,14 @@ def _round_in(config: Mapping[str, Any], first: int) -> int:
 def as_asked(ranges: object) -> bytes:
     """The ranges of a request, as part of what it asks; empty without any."""
     return ranges if isinstance(ranges, bytes) else b""
+
+
+def model_and_config(content: RecordDict) -> tuple[ArrayRecord, ConfigRecord]:
+    """The only ArrayRecord and the only ConfigRecord of a request, whatever their names; ReplyError for others."""
+    arrays, configs = list(content.array_records.values()), list(content.config_records.values())
+    if len(arrays) != 1 or len(configs) != 1:
+        raise ReplyError("a request must hold one ArrayRecord, the model, and one ConfigRecord")
+    return arrays[0], configs[0]
 
 
 def model_only(config: Mapping[str, Any]) -> dict[str, Any]:

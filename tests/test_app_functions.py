@@ -1,5 +1,6 @@
 """Apps whose clients are functions: with our strategies, ours with them, and ours with Flower's strategies."""
 
+import ast
 import importlib
 import math
 import os
@@ -340,6 +341,31 @@ def drive(folder, app, out):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return np.load(out)
+
+
+def lines_of_code(path):
+    """How many lines of a file are neither blank nor part of a comment or a docstring."""
+    text = path.read_text()
+    owners = [own for own in ast.walk(ast.parse(text)) if isinstance(own, ast.Module | ast.FunctionDef)]
+    documented = {
+        line
+        for own in owners
+        if ast.get_docstring(own)
+        for line in range(own.body[0].lineno, own.body[0].end_lineno + 1)
+    }
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return sum(bool(line) and not line.startswith("#") and n not in documented for n, line in lines)
+
+
+def test_the_page_says_how_long_the_two_apps_are():
+    counted = [
+        sum(lines_of_code(EXAMPLE / app / f"{side}_app.py") for side in ("client", "server"))
+        for app in ("own_client", "our_client")
+    ]
+    text = (ROOT / "docs" / "plug-in.md").read_text()
+    assert re.search(
+        r"are (\d+) lines of code\s+in the first and (\d+) in the second", text
+    ).groups() == tuple(map(str, counted))
 
 
 def in_arrays(algorithm, bias):

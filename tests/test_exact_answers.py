@@ -1,6 +1,6 @@
 """What a client sends about its rows without noise: for every kind of answer, one question in a round of the run."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -8,23 +8,27 @@ from numpy.testing import assert_array_equal
 from problems import SMALL, small
 
 from twinflower.errors import ReplyError
-from twinflower.models.class_scores import ClassBins
 from twinflower.queries import QUERIES
 from twinflower.queries.held_out_question import HeldOutQuestion
-from twinflower.queries.information import InformationQuestion
 from twinflower.queries.query import ModelQuery, SiteAnswer
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 
 LAST = 5
-NUMBERS = {"data.name": "diabetes", "objective.name": "least-squares"}
-# a field of `HeldOutQuestion`, or another question -> its value, what is in a request, and the data if not digits
+HELD = {"evaluation.held-out": 0.25}
+NUMBERS = {
+    "data.name": "diabetes",
+    "objective.name": "least-squares",
+    "regulariser.name": "none",
+    "data.row-norm": 0.0,
+}
+# a field of `HeldOutQuestion`, or another question -> its value, what is in a request, and the settings of the run
 KINDS = {
-    "plain": (None, {}, {}),
-    "bins": (ClassBins(10, classes=10), {"centre": 0.0, "width": 1.0}, {}),
-    "errors": (True, {}, NUMBERS),
-    "information": (True, {"information": True}, {}),
+    "plain": (None, {}, HELD),
+    "bins": (None, {"centre": 0.0, "width": 1.0}, HELD | {"evaluation.bins": 10}),
+    "errors": (True, {}, HELD),
+    "information": (None, {"information": True}, NUMBERS | {"evaluation.standard-errors": True}),
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -34,10 +38,9 @@ def answering(kind):
     value, asked, keys = KINDS[kind]
     setup = prepare(parse(SMALL | {"algorithm": "fedavg"} | keys))
     client = client_of(setup, 0, Context(1, 1, {}, RecordDict(), {}))
-    client.held_out = client.shards.rows(0)
-    question = HeldOutQuestion(range(LAST + 1), **({kind: value} if kind in ("bins", "errors") else {}))
-    answers = SiteAnswer(question), SiteAnswer(InformationQuestion((LAST,)))
-    client.answers = {answer.question.name: answer for answer in answers}
+    if value is not None:
+        answer = client.answers["evaluation"]
+        client.answers["evaluation"] = replace(answer, question=replace(answer.question, **{kind: value}))
     return client, setup.start, asked | {"round": LAST, "session": "one"}
 
 

@@ -89,7 +89,7 @@ class Information(NamedTuple):
     def expanded(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `compact`; outer products that are not there are NaN."""
         scalars, gradient, *triangles = np.split(numbers, np.cumsum([_SCALARS, d, d * (d + 1) // 2]))
-        return cls._make([*scalars.tolist(), gradient, *(_symmetric(own, d) for own in triangles)])
+        return cls._make([*scalars.tolist(), gradient, *(symmetric(own, d) for own in triangles)])
 
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
@@ -100,7 +100,7 @@ class Information(NamedTuple):
         return cls(rows, loss, bounding, gradient, matrix, outer)
 
 
-def _symmetric(above: Array, d: int) -> Array:
+def symmetric(above: Array, d: int) -> Array:
     """The symmetric matrix (d, d) with these entries on and above the diagonal; NaN for none."""
     matrix = np.full((d, d), np.nan)
     if above.size:

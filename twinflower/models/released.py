@@ -50,6 +50,7 @@ from ..arrays import Array, Index
 from ..errors import require
 from ..problems.interfaces import Batch
 from ..problems.objectives import LinearModel
+from .information import symmetric
 
 
 class Units(NamedTuple):
@@ -84,9 +85,7 @@ class Units(NamedTuple):
 
     def unpacked(self, v: Array, d: int, sigma: float) -> "Released":
         """What a released v says, given the deviation of the noise in its entries; inverse of `packed`."""
-        above, twice = _above(d)
-        matrix = np.zeros((d, d))
-        matrix[above] = matrix.T[above] = v[d:] / twice * self.matrix
+        matrix = symmetric(v[d:] / _above(d)[1] * self.matrix, d)
         return Released(v[:d] * self.gradient, matrix, sigma * self.gradient, sigma * self.matrix)
 
 

@@ -128,12 +128,12 @@ def exact_sums(numbers: Array, d: int, rows: int) -> Information:
     found = Information.unpacked(numbers, d)
     if found.rows != rows:
         raise ReplyError(f"the information matrix must be that of {rows} rows; it says {found.rows:g}")
-    if not (_symmetric(found.matrix) and _symmetric(found.outer)):
+    if not (_is_symmetric(found.matrix) and _is_symmetric(found.outer)):
         raise ReplyError("the information matrix and the outer products must be symmetric")
     return found
 
 
-def _symmetric(matrix: Array) -> bool:
+def _is_symmetric(matrix: Array) -> bool:
     """Whether a matrix (d, d) is symmetric, up to the rounding of sums over rows."""
     return bool(np.abs(matrix - matrix.T).max() <= _ROUNDING * np.abs(matrix).max())
 
