@@ -15,7 +15,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
-from twinflower.simulation.app.source import BUNDLE
+from twinflower.simulation.app.server_app import BUNDLE
 from twinflower.simulation.results.status import status
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -384,7 +384,7 @@ def test_nodes_that_do_not_run_the_bundle_are_mentioned(tmp_path, monkeypatch, c
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(file.read_bytes())
     assert not told(Simulated)  # the same source
-    (tmp_path / "simulation/app/source.py").write_text("# another version\n")
+    (tmp_path / "simulation/app/server_app.py").write_text("# another version\n")
     assert told(Simulated)
     assert not told(InProcessGrid)  # a deployment: every node is a machine of its own
 

@@ -21,7 +21,7 @@ from site_files import two_classes
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError
-from twinflower.simulation.app import polling
+from twinflower.simulation.app import server_app
 from twinflower.simulation.results.reading import read_rows, read_scores
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
@@ -239,14 +239,14 @@ class Slow(InProcessGrid):
 def no_sleep(monkeypatch):
     """Time that passes only where somebody sleeps; the sleeps."""
     slept = []
-    monkeypatch.setattr(polling.time, "sleep", slept.append)
-    monkeypatch.setattr(polling.time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(server_app.time, "sleep", slept.append)
+    monkeypatch.setattr(server_app.time, "monotonic", lambda: sum(slept))
     return slept
 
 
 def test_replies_are_looked_for_at_growing_intervals(no_sleep):
     setup = prepare(parse({"clients.count": 3}))
-    grid = polling.PollingGrid(Slow(setup))
+    grid = server_app.PollingGrid(Slow(setup))
     replies = grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=3600.0)
     assert sorted(reply.metadata.src_node_id for reply in replies) == [1, 2, 3]
     assert len(no_sleep) == 6 and sum(no_sleep) < 3
@@ -254,7 +254,7 @@ def test_replies_are_looked_for_at_growing_intervals(no_sleep):
 
 
 def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
-    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     grid.grid.pull_messages = lambda ids: []
     assert grid.send_and_receive([properties_request(1)], timeout=100.0) == []
     assert 100 <= sum(no_sleep) <= 103  # the last wait is at most 3 s
@@ -264,7 +264,7 @@ def test_the_wait_for_replies_ends_at_the_timeout(no_sleep):
 
 def test_a_wait_for_replies_names_the_partitions_every_ten_seconds(no_sleep, capsys):
     """No silence is longer than 10 s and the longest pause between two looks, 3 s."""
-    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=60.0)
     assert capsys.readouterr().out == ""
     grid.grid.pull_messages = lambda ids: []
@@ -278,7 +278,7 @@ def test_a_wait_for_replies_names_the_partitions_every_ten_seconds(no_sleep, cap
 
 
 def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
-    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     grid.grid.pull_messages = lambda ids: []
     grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=12.0)
     (line,) = capsys.readouterr().out.splitlines()
@@ -286,7 +286,7 @@ def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
 
 
 def test_replies_that_are_errors_are_counted_apart(no_sleep, capsys):
-    grid = polling.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     requests = [properties_request(node) for node in (1, 2, 3)]
     grid.grid.pull_messages = lambda ids: [Message(Error(2), reply_to=requests[0])] if len(ids) == 3 else []
     (failed,) = grid.send_and_receive(requests, timeout=12.0)

@@ -9,8 +9,8 @@ import pytest
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from twinflower.errors import DataError, RunError
+from twinflower.simulation.app.client_app import rehearsed
 from twinflower.simulation.app.redact_errors import discreet
-from twinflower.simulation.app.rehearsed import rehearsed
 from twinflower.simulation.runtimes import flower_internals, progress
 from twinflower.simulation.runtimes.engine import Engine, configure_flower_env, reports_in
 from twinflower.simulation.runtimes.processes import temporary_workspace

@@ -8,13 +8,14 @@ rows makes no difference.
 """
 
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from logging import WARNING
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, UserConfig
+from flwr.app import Context, Message, UserConfig
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 from flwr.common import log
@@ -27,6 +28,7 @@ from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require
+from twinflower.flower_messages import KINDS, PROPERTIES, request_record
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
@@ -40,9 +42,9 @@ from ..runs.identity import read_identity
 from ..runs.rows import at_site
 from ..runs.setup import PreparedRun, prepare_node
 from ..runtimes.computing import compute_only, keep_all
+from ..runtimes.progress import Report, node, report, report_warnings
 from ..settings import parse_run_config
 from .redact_errors import discreet, refusing
-from .rehearsed import rehearsed
 from .site import PARTITION, Site, read_site, simulated
 
 
@@ -205,6 +207,26 @@ def ledger_of_site(site: Site) -> FileLedger:
         name, data = f"file-{fingerprint([bytes(file)])[:16]}", fingerprint(stream_bytes(file))
     path, budget = folder / f"{name}.ledger", (site.lifetime_epsilon or 0.0, site.lifetime_delta)
     return FileLedger(path, data, *budget, unit=site.unit, sole=bool(site.data_file))
+
+
+def rehearsed(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """A Flower mod: report to the command that started the node, if one did, warnings and errors, and when the node has
+    been asked for its partition and knows it."""
+    if not node():
+        return call_next(message, context)
+    report_warnings()
+    reply = call_next(message, context)
+    if _asks_for_partition(message) and not reply.has_error():
+        report(Report(f"{node()}: connected"))
+    return reply
+
+
+def _asks_for_partition(message: Message) -> bool:
+    """Whether a server meets the node; in a run of sums it asks once more, and names the session."""
+    kind = KINDS.get(message.metadata.message_type)
+    return kind == PROPERTIES and not message.content.get(request_record(PROPERTIES, "config"))
 
 
 app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, share_bytes])

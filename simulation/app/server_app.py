@@ -1,17 +1,23 @@
 """The ServerApp that `flwr run` loads: it runs the strategy, writes the run folder and prints its path."""
 
+import hashlib
 import signal
+import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from flwr.app import Context
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+import twinflower
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
 from twinflower.strategies.nodes import meet
+from twinflower.strategies.requests import properties_in
+from twinflower.strategies.waiting import Reminder, partitions
 
 from ..report.html.write import report_begun
 from ..report.labels import score
@@ -40,10 +46,11 @@ from ..runtimes.processes import Interrupted, interruptible
 from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
-from .polling import PollingGrid
-from .source import other_source
 
 app = ServerApp()
+BUNDLE = Path(twinflower.__file__).resolve().parents[1]
+_SHARE = 0.1  # pause before the next request, as a share of the time waited so far
+_PARTS = ("twinflower", "strategies", "clients", "simulation")
 
 
 @app.main()
@@ -77,6 +84,31 @@ def _other_app(folder: Path) -> str:
         "modules: end that flower-superlink and start this run again, or set FLWR_LOCAL_SUPERLINK_HTTP_API_PORT and "
         "FLWR_LOCAL_CONTROL_API_PORT to free ports. The run ended with: "
     )
+
+
+def other_source(folder: Path, bundle: Path = BUNDLE) -> list[str]:
+    """A warning for the user if nodes started in this folder import other modules than those of the bundle that was
+    sent, which the server itself runs.
+
+    Flower's engine starts the nodes in the folder in which its SuperLink was started, and Python finds the modules of
+    that folder first.
+    """
+    if not (folder / "twinflower" / "__init__.py").is_file() or _digest(folder) == _digest(bundle):
+        return []
+    return [
+        f"warning: Flower's local SuperLink was started in {folder}, so the nodes run the modules there and not those "
+        "of the bundle that was sent, and results are written there: end that flower-superlink and start this run "
+        "again, or set FLWR_LOCAL_SUPERLINK_HTTP_API_PORT and FLWR_LOCAL_CONTROL_API_PORT to free ports"
+    ]
+
+
+def _digest(folder: Path) -> str:
+    """A hash of the names and contents of all modules in a checkout or a bundle."""
+    found = hashlib.sha256()
+    for file in sorted(file for part in _PARTS for file in (folder / part).rglob("*.py")):
+        found.update(f"{file.relative_to(folder)}\0{file.stat().st_size}\0".encode())
+        found.update(file.read_bytes())
+    return found.hexdigest()
 
 
 def _run(grid: Grid, config: Config) -> None:
@@ -184,3 +216,83 @@ def _print_row(config: Config, row: dict[str, float]) -> None:
     from ..report import figures  # noqa: F401  takes as long to import as everything else here
 
     say(row_line(row, score(config)))
+
+
+class PollingGrid(Grid):
+    """A wrapper of another grid that polls for replies more often than Flower's own, and says for whom it waits.
+
+    It uses only the public methods of that grid, whose intervals are 3 s in deployment and 0.1 s in a simulation.
+    shortest, longest: of the pauses, in seconds.
+    """
+
+    def __init__(self, grid: Grid, shortest: float = 0.2, longest: float = 3.0) -> None:
+        self.grid = grid
+        self.shortest, self.longest = shortest, longest
+        self._partitions: dict[int, Any] = {}  # node -> the partition that it reported
+
+    def set_run(self, run: Any) -> None:
+        """Call the wrapped grid's method."""
+        self.grid.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run of the wrapped grid."""
+        return self.grid.run
+
+    def create_message(self, *args: Any, **kwargs: Any) -> Message:
+        """Call the wrapped grid's method."""
+        return self.grid.create_message(*args, **kwargs)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Call the wrapped grid's method."""
+        return self.grid.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Call the wrapped grid's method."""
+        return self.grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Call the wrapped grid's method."""
+        return self.grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send all messages; return their replies, or those that arrive within the timeout in seconds."""
+        sent = {id_: message.metadata.dst_node_id for id_, message in self._pushed(messages)}
+        missing, began, reminder = dict(sent), time.monotonic(), Reminder(say)
+        replies: list[Message] = []
+
+        def waits() -> str:
+            return self._waiting(list(missing.values()), replies, timeout, time.monotonic() - began)
+
+        while missing:
+            waited = time.monotonic() - began
+            if timeout is not None and waited >= timeout:
+                break
+            reminder.look(waits)
+            time.sleep(min(max(_SHARE * waited, self.shortest), self.longest))
+            for reply in self.pull_messages(set(missing)):
+                missing.pop(reply.metadata.reply_to_message_id, None)
+                self._note(reply)
+                replies.append(reply)
+        return replies
+
+    def _pushed(self, messages: Iterable[Message]) -> list[tuple[str, Message]]:
+        """The messages that were sent, with their ids."""
+        messages = list(messages)
+        return [pair for pair in zip(self.push_messages(messages), messages, strict=False) if pair[0]]
+
+    def _note(self, reply: Message) -> None:
+        """Note the partition that a node reports."""
+        if reply.has_content() and "partition-id" in (found := properties_in(reply)):
+            self._partitions[reply.metadata.src_node_id] = found["partition-id"]
+
+    def _waiting(self, nodes: list[int], here: list[Message], timeout: float | None, waited: float) -> str:
+        """What is waited for: the partitions of these nodes, as far as they are known."""
+        known = sorted(self._partitions[node] for node in nodes if node in self._partitions)
+        who = partitions(known) if len(known) == len(nodes) else f"{len(nodes)} nodes"
+        left = "" if timeout is None else f", at most {timeout - waited:.0f} s more"
+        errors = sum(reply.has_error() for reply in here)
+        failed = f" ({errors} failed)" if errors else ""
+        return f"{len(here)} of {len(here) + len(nodes)} replies are here{failed}; waiting for {who}{left}"
