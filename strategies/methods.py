@@ -277,7 +277,7 @@ class FedSGM(StarStrategy):
 class Newton(StarStrategy):
     """Keeps the best point so far and the step from it. Sends the next point, receives every client's loss, score and
     information there, and takes or shortens the step: `twinflower.algorithms.newton.Newton.server_update`. The run ends
-    when it has converged.
+    when it has converged; with privacy it has a fixed number of rounds.
 
     A round needs every client: the request is repeated to one that does not reply, and if it stays away, the run stops
     and can be resumed.

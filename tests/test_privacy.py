@@ -108,7 +108,7 @@ PRIVATE = [
 @pytest.mark.parametrize("schedule", [LocalSchedule(0, 4), LocalSchedule(2, 9), LocalSchedule(3, 7)])
 @pytest.mark.parametrize(("name", "privacy"), PRIVATE)
 def test_state_and_message_of_every_method_are_functions_of_what_was_released(name, privacy, schedule):
-    info = RunInfo(rounds=6)
+    info = RunInfo(rounds=6, row_norm=0.7)
     algorithm = method(name, step_size=0.9, privacy=privacy, info=info, allocation="static")
     moves = moves_of(
         algorithm, schedule, make_objective("logistic", FEATURES, 2), *neighbours(ROWS, FEATURES, 0.7, REACH)

@@ -1,5 +1,6 @@
 """The algorithm of a run, built from its settings: its regulariser, public information, sums, and starting point."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -103,6 +104,17 @@ def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedul
     if not isinstance(plan, SumPlan):
         return algorithm
     return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
+
+
+def with_noise(
+    algorithm: Algorithm, objective: Model, plan: Plan | None, schedule: LocalSchedule, sizes: Index
+) -> Algorithm:
+    """The algorithm for a server that knows the noise of the plan, if the method's messages hold noisy sums."""
+    if plan is None or not algorithm.sends_sums:
+        return algorithm
+    releases = [algorithm.release(plan.bounds, schedule.workload(int(m)), 1) for m in sizes]
+    spreads = np.array([release.spread * math.sqrt(release.weight) for release in releases])
+    return algorithm.with_noise(objective, plan.multipliers * spreads)
 
 
 def graph_of(config: Config) -> Neighbours:

@@ -37,7 +37,7 @@ from twinflower.sums.summed import Summed
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central
 from .division import divided, load_rows
-from .method import build_method, graph_of, starting_point, through_sums, weighting_of
+from .method import build_method, graph_of, starting_point, through_sums, weighting_of, with_noise
 from .privacy import make_plan
 
 _REFERENCE = 500  # rows
@@ -239,6 +239,7 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Prepar
     start = starting_point(config, objective)
     setup = PreparedRun(config, data, division, objective, method, schedule, start, held=held)
     plan = make_plan(config, method, objective, schedule, division.sizes, setup.queries)
+    method = with_noise(method, objective, plan, schedule, division.sizes)
     setup = replace(setup, plan=plan, algorithm=through_sums(method, plan, schedule, division.sizes))
     for query in setup.queries:
         query.check()

@@ -36,6 +36,7 @@ from ..work import LocalWork, Report
 from .layout import Layout
 
 T = TypeVar("T", bound=np.generic)
+A = TypeVar("A", bound="Algorithm")
 
 
 class RunInfo(NamedTuple):
@@ -45,7 +46,7 @@ class RunInfo(NamedTuple):
     have the same number, or if F is the mean over the clients. neighbours: the neighbours of each client in the graph
     of a networked method, ascending; empty without a graph. row_norm: an upper bound on the norm of a row, or 0 if none
     is known. key: the seed of the public random numbers of a method that `draws_steps`. quadratic: whether the loss is
-    quadratic in x.
+    quadratic in x. units, sigmas: see `Algorithm.with_noise`; empty if the noise is not known.
     """
 
     num_clients: int = 1
@@ -55,6 +56,8 @@ class RunInfo(NamedTuple):
     row_norm: float = 0.0
     key: int = 0
     quadratic: bool = False
+    units: tuple[float, ...] = ()
+    sigmas: tuple[float, ...] = ()
 
     def shares(self, clients: Index) -> Array | None:
         """N_i / N, the weights in F of clients (..., K), or None if every client has weight 1 / num_clients."""
@@ -102,12 +105,12 @@ class Algorithm(ABC):
     and the inbox. networked: a method on the graph `info.neighbours`, whose server relays messages between neighbours.
     personal: the result is a model for each client (`client_models`), which that client uses and evaluates; `model` is
     one model for everybody else. constrained: the problem has bounds, and a run ends with whether they are `satisfied`.
-    needs_whole_batches: a client must use all its rows in a step. sends_sums: messages of a run without privacy hold
-    exact sums over a client's rows, which the policy of a site must allow. ends_early: a run may end before its last
-    planned round (`stops`); runs with different seeds are then not stacked. doubles_regulariser: h is both in the local
-    steps and at the server, so that a run ends near the optimum of F + 2h (an indicator h is no different from 2h).
-    server_columns, model_columns: the columns that the method adds to
-    metrics.csv, from `server_metrics` and `model_metrics`.
+    needs_whole_batches: a client must use all its rows in a step. sends_sums: messages hold sums over a client's rows,
+    noisy ones with privacy, and else exact ones, which the policy of a site must allow. ends_early: a run may end
+    before its last planned round (`stops`); runs with different seeds are then not stacked. doubles_regulariser: h is
+    both in the local steps and at the server, so that a run ends near the optimum of F + 2h (an indicator h is no
+    different from 2h). server_columns, model_columns: the columns that the method adds to metrics.csv, from
+    `server_metrics` and `model_metrics`.
     """
 
     name: ClassVar[str]
@@ -217,6 +220,11 @@ class Algorithm(ABC):
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------- privacy
+
+    def with_noise(self: A, objective: Any, sigmas: Array) -> A:
+        """The method for a server that knows how much noise there is: sigmas (N,) are the standard deviations of the
+        clients' noise in a release of weight 1. By default it needs not know."""
+        return self
 
     def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
         """sigma / sensitivity of a release of weight 1, where (epsilon, delta) is the total budget of all of a client's

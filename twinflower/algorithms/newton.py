@@ -33,13 +33,16 @@ decrement is below that. So a run ends without a maximum if the decrement, below
 in two rounds in a row with whole steps. Far from the maximum a curvature can round to 0 while the slope does not; then
 there is no step, and the run ends with that reason.
 
+With privacy "gradient" the sums are noisy, and steps are those of `private_newton`.
+
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
 (`problems.quadratic`); coefficients which the rows do not determine are then named where standard errors are computed.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -47,16 +50,19 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..errors import ReplyError, SettingError
 from ..models.information import MOST_PARAMETERS, Information, compact_size
-from ..problems.interfaces import Batch
+from ..privacy.release import Release, Rounding
+from ..problems.batches import Workload
+from ..problems.interfaces import Batch, Bounds
 from ..problems.losses import ClassWeighted, Likelihood
 from ..problems.objectives import LinearModel
 from ..problems.quadratic import lowest_composite
 from ..problems.regularisers import ZERO, Regulariser, Zero
-from ..settings import Setting, above, check_settings
+from ..settings import SHARE, Setting, above, between, check_settings
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
 from .layout import Arrays, Layout, Point
 from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
+from .private_newton import Noisy, PrivateSteps, without_padding
 
 GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
 """Values of `Server.status`."""
@@ -119,7 +125,11 @@ class _Sums(Point):
 @dataclass(frozen=True)
 class Newton(Algorithm):
     """Newton's method with the settings tolerance, the decrement at which a run ends, and robust, whether clients send
-    the outer products of gradients, too, which robust standard errors need."""
+    the outer products of gradients, too, which robust standard errors need.
+
+    With privacy, a run ends after its last round, and the settings are gradient_share, the share s of `private_newton`,
+    0 for the derived one, and budget_ratio, the privacy budget of a round as a share of the next one's.
+    """
 
     name: ClassVar[str] = "newton"
     title: ClassVar[str] = "Newton's method: score and information in every round, few rounds"
@@ -129,7 +139,7 @@ class Newton(Algorithm):
     needs_whole_batches: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
     sends_sums: ClassVar[bool] = True
-    modes: ClassVar[tuple[str, ...]] = ("none",)
+    modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
     server_columns: ClassVar[tuple[str, ...]] = ("decrement",)
 
     regulariser: Regulariser = ZERO
@@ -137,6 +147,10 @@ class Newton(Algorithm):
         float, Setting("the run ends at this Newton decrement of the sum over all rows", above(0))
     ] = 1e-12
     robust: Annotated[bool, Setting("clients also send the sums for robust standard errors")] = False
+    gradient_share: Annotated[
+        float, Setting("with privacy, weight of the score against the information; 0: derived", between(0, 1))
+    ] = 0.0
+    budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 0.5
     privacy: str = "none"
     info: RunInfo = field(default=NO_INFO, kw_only=True)
 
@@ -147,14 +161,21 @@ class Newton(Algorithm):
         check_settings(self)
         check_mode(self)
 
+    @cached_property
+    def private(self) -> PrivateSteps | None:
+        """The rounds of a private run; None without privacy."""
+        settings = self.regulariser, self.info, self.gradient_share, self.budget_ratio
+        return PrivateSteps(*settings) if self.privacy != "none" else None
+
     @property
     def upload(self) -> Layout:
         """The layout of the sums."""
-        return Layout(Upload, _Sums("sums", self.robust))
+        return Layout(Upload, Noisy("sums") if self.private else _Sums("sums", self.robust))
 
     def check(self, objective: Any) -> None:
         """SettingError for an objective that is no smooth convex likelihood, or has too many parameters."""
-        if not (has_information(objective) and not (objective.nonconvex or objective.clip_norm)):
+        clipped = has_information(objective) and objective.clip_norm and not self.private
+        if not has_information(objective) or objective.nonconvex or clipped:
             raise SettingError(
                 "newton needs the second derivatives of a convex loss: set objective.name to logistic, softmax, "
                 "least-squares, poisson, discrete-cox or stratified-cox, and objective.nonconvex and "
@@ -165,13 +186,21 @@ class Newton(Algorithm):
                 f"newton sends d (d + 1) / 2 numbers for d parameters, of which there may be {MOST_PARAMETERS}; got "
                 f"{objective.d}: choose another algorithm, such as fedavg"
             )
+        if self.private:
+            self.private.check(objective, self.robust)
+
+    def with_noise(self, objective: Any, sigmas: Array) -> "Newton":
+        """See `Algorithm.with_noise`: the server limits its steps by the noise."""
+        return replace(self, info=self.private.known(objective, sigmas)) if self.private else self
 
     def init_client(self, start: Array) -> Nothing:
         """The empty state: clients keep nothing."""
         return Nothing()
 
-    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """Start at x = start, or at the nearest point at which h is finite."""
+        if self.private:
+            return self.private.init_server(start)
         start = self.regulariser.prox(start, 0.0)
         lead, zeros = start.shape[:-1], np.zeros_like(start)
         number, count = np.zeros(lead, start.dtype), np.zeros(lead, np.int64)
@@ -180,30 +209,47 @@ class Newton(Algorithm):
             start, start, zeros, number + 1, number + np.inf, number, number + np.inf, count, count, sums
         )
 
-    def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
+    def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
         """Send the trial point to every client."""
-        return Vector(to_nodes(server.trial, node))
+        return Vector(to_nodes(server.x if self.private else server.trial, node))
 
     def client_update(
         self, state: Nothing, inbox: Vector, work: LocalWork
     ) -> tuple[Nothing, Upload, Report]:
         """The sums over the client's rows at the point received."""
+        if self.private:
+            sums = self.private.message(work, inbox.x).astype(inbox.x.dtype)
+            return state, Upload(sums), work.one_step()
         return state, Upload(_sums(work.objective, inbox.x, work.rows, self.robust)), work.one_step()
 
-    def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
+        """See `PrivateSteps.release`."""
+        assert self.private
+        return self.private.release(workload, round_)
+
+    def rounding(
+        self, state: Any, inbox: Any, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
+        """See `PrivateSteps.rounding`."""
+        assert self.private
+        return self.private.rounding()
+
+    def server_update(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """Take the trial point and the next step, or a shorter one."""
         if server.x.ndim > 1:
             return self._each(server, uploads, clients, round_)
+        if self.private:
+            return self.private.server_update(server, uploads.sums, clients, round_)
         total = Information.expanded(uploads.sums.sum(0, dtype=np.float64), server.x.size)
         value = total.loss / total.rows + self._h(server.trial)
         low = self._lower(server, value)
         new = self._advanced(server, total, value) if low else self._shortened(server, value)
         return Server._make(np.asarray(part, old.dtype) for part, old in zip(new, server, strict=True))
 
-    def _each(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
+    def _each(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """`server_update` for each of several seeds."""
         each = range(len(server.x))
-        parts = [(Server(*(p[i] for p in server)), Upload(uploads.sums[i]), clients[i]) for i in each]
+        parts = [(type(server)(*(p[i] for p in server)), Upload(uploads.sums[i]), clients[i]) for i in each]
         return stack([self.server_update(*part, round_) for part in parts])  # type: ignore[no-any-return]
 
     def _h(self, x: Array) -> float:
@@ -252,16 +298,19 @@ class Newton(Algorithm):
             trial=x + length * server.step, length=np.asarray(length), slow=np.zeros((), int)
         )
 
-    def model(self, server: Server) -> Array:
+    def model(self, server: Any) -> Array:
         """The point with the lowest objective so far, (..., d)."""
         return server.x
 
-    def server_metrics(self, server: Server) -> dict[str, Array]:
-        """The Newton decrement at x, half the squared distance from the optimum in standard errors."""
-        return {"decrement": server.decrement}
+    def server_metrics(self, server: Any) -> dict[str, Array]:
+        """The Newton decrement at x, half the squared distance from the optimum in standard errors; NaN with privacy.
+        """
+        return {"decrement": np.full(server.x.shape[:-1], np.nan) if self.private else server.decrement}
 
-    def stops(self, server: Server) -> Stop | None:
-        """Why the run ends now, if it does; of several seeds, if all do."""
+    def stops(self, server: Any) -> Stop | None:
+        """Why the run ends now, if it does; of several seeds, if all do. Private runs do not."""
+        if self.private:
+            return None
         status = np.atleast_1d(server.status)
         if not status.all():
             return None
@@ -274,8 +323,10 @@ class Newton(Algorithm):
         sizes = np.abs(np.atleast_2d(server.step)).max(0)
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
-    def information(self, server: Server) -> Information | None:
-        """The sums over all rows at the last point of one run."""
+    def information(self, server: Any) -> Information | None:
+        """The sums over all rows at the last point of one run; None with privacy."""
+        if self.private:
+            return None
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
 
 
@@ -329,13 +380,7 @@ def _sums(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
 
 
 def _of_client(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
-    kept = None if rows.weights is None else np.flatnonzero(rows.weights)
-    if kept is not None:  # without the rows that pad a client to the size of others
-        own = None if rows.row_weights is None else rows.row_weights[kept]
-        rows = Batch(rows.features[kept], rows.labels[kept], row_weights=own)
-    else:
-        rows = rows._replace(lengths=None)
-    sums, x = Information.of(objective, x, rows), x.astype(np.float64)
+    sums, x = Information.of(objective, x, without_padding(rows)), x.astype(np.float64)
     penalty, l2 = sums.rows * float(objective.penalty(x)), sums.rows * objective.l2
     return sums._replace(
         loss=sums.loss + penalty, gradient=sums.gradient + l2 * x, matrix=sums.matrix + l2 * np.eye(x.size)

@@ -38,6 +38,24 @@ of norm 1, so it is
 This holds for q <= 1/2 because c >= q^2, and else because 2 c >= 3 q - 1, which is sum_k f(p_k) >= 0 with
 f(p) = p (1/2 - p) (1 - p): only one p_k can be above 1/2, where f(p_k) = -f(1 - p_k), and below, f is subadditive, so
 that the others' terms make up for it. With two classes, softmax is the logistic loss, and kappa^2 = 2/3 holds.
+
+Shares. As |H_j|^2 <= B^2, a share s of the condition and 1 - s of this bound give
+
+    s |g_j|^2 / C^2  +  (1 - s + s kappa^2) |H_j|^2 / B^2  <=  1   for all s in [0, 1],
+
+so that sqrt s g / (2 C) and sqrt(1 - s + s kappa^2) svec(H) / (sqrt 2 B) have the same sensitivity together: a smaller
+share makes the matrix more precise and the gradient less. v has s = 1. With weights of rows up to W, C and B are W
+times as large, and the conditions are those above.
+
+For least squares, whose gradients -y a are clipped to C and matrices are a a^T, kappa is 0, s is below 1, and the move
+is bounded more closely. Let c be the cosine between the rows of a and b. Then |g_a - g_b|^2 <= 2 (1 + c) C^2, and
+|H_a - H_b|^2 is convex in the squared lengths of the rows, hence at most max(1, 2 (1 - c^2)) B^2. So the squared move
+of both is at most
+
+    m^2 = max over c of  s (1 + c) / 2 + (1 - s) max(1, 2 (1 - c^2)) / 2
+        = (1 + s) / 2,  or if s < .8 and that is larger,  s / 2 + (1 - s) + s^2 / (16 (1 - s)),
+
+and both units are m times as large.
 """
 
 import math
@@ -47,8 +65,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index
-from ..errors import require
+from ..errors import SettingError, require
 from ..problems.interfaces import Batch
+from ..problems.losses import UNBOUNDED
 from ..problems.objectives import LinearModel
 from .information import symmetric
 
@@ -61,15 +80,27 @@ class Units(NamedTuple):
 
     @classmethod
     def of(cls, objective: LinearModel, row_norm: float) -> "Units":
-        """The units for rows of norm at most row_norm; SettingError for an objective without public bounds, and for
-        one of rows with weights, whose errors need the robust form."""
+        """The units of v for rows of norm at most row_norm; SettingError for an objective without public bounds or
+        reference rows, and for one of rows with weights, whose errors need the robust form."""
         require(
             objective.heaviest is None,
             "there are no standard errors in a private run with weights of rows, because they need the robust form: "
             "leave the weights out, train without privacy, or set evaluation.standard-errors to false",
         )
+        require(hasattr(objective.loss, "public_label"), UNBOUNDED)
+        return cls.sharing(objective, row_norm, 1.0)
+
+    @classmethod
+    def sharing(cls, objective: LinearModel, row_norm: float, share: float) -> "Units":
+        """The units with which the gradient has the share s, and rows may have weights; SettingError for an objective
+        without public bounds."""
         bound, kappa = objective.information_bounds(row_norm)
-        return cls(2 * objective.bounds(row_norm).gradient, math.sqrt(2) * bound / kappa)
+        if not kappa and not share < 1:
+            raise SettingError(f"the share of the score must be below 1 for least squares; got {share:g}")
+        most = 1.0 if kappa else _most_moved(share)
+        gradient = 2 * objective.bounds(row_norm).gradient / math.sqrt(share)
+        matrix = math.sqrt(2) * bound / math.hypot(kappa * math.sqrt(share), math.sqrt(1 - share))
+        return cls(most * gradient, most * matrix)
 
     def released(self, objective: LinearModel, x: Array, rows: Batch) -> Array:
         """The vector v (`released_size`,) of these rows at x (d,), before noise; it moves by at most 1 with a row."""
@@ -123,6 +154,12 @@ class Released(NamedTuple):
 def released_size(d: int) -> int:
     """The number of entries of v."""
     return d + d * (d + 1) // 2
+
+
+def _most_moved(share: float) -> float:
+    """m of least squares."""
+    inner = share / 2 + (1 - share) + share**2 / (16 * (1 - share)) if share < 0.8 else 0.0
+    return math.sqrt(max((1 + share) / 2, inner))
 
 
 def _above(d: int) -> tuple[tuple[Index, ...], Array]:

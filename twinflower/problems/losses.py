@@ -67,16 +67,22 @@ class Likelihood(Protocol):
 
 
 @runtime_checkable
-class BoundedLikelihood(Likelihood, Protocol):
-    """A `Likelihood` whose slopes and second derivatives have public bounds (`models.released`).
+class BoundedHessians(Likelihood, Protocol):
+    """A `Likelihood` whose second derivatives have a public bound (`models.released`)."""
+
+    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
+        """A bound on the Frobenius norm of a row's `hessians`, and kappa, 0 if slopes can be longest where the second
+        derivatives are largest."""
+
+
+@runtime_checkable
+class BoundedLikelihood(BoundedHessians, Protocol):
+    """One whose slopes have a public bound, too.
 
     public_label: a label with which a row has information about all of its scores.
     """
 
     public_label: float
-
-    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
-        """A bound on the Frobenius norm of a row's `hessians`, and kappa."""
 
 
 @lru_cache
@@ -208,6 +214,9 @@ class Squared(_Compares):
     def hessians(self, scores: Array, labels: Labels) -> Array:
         return np.ones((*scores.shape, 1))
 
+    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
+        return 1.0, 0.0
+
     def predict(self, scores: Array) -> Array:
         return scores[..., 0]
 
@@ -324,6 +333,12 @@ class ClassWeighted:
     def hessians(self, scores: Array, labels: Labels) -> Array:
         """See `Likelihood`, of which the loss must be one; minus a weighted log likelihood has robust errors only."""
         return self.loss.hessians(scores, labels) * self._of(labels, scores)[:, None, None]  # type: ignore[attr-defined, no-any-return]
+
+    def hessian_bounds(self, outputs: int) -> tuple[float, float]:
+        """See `BoundedHessians`, one of which the loss must be."""
+        require(isinstance(self.loss, BoundedHessians), UNBOUNDED)
+        bound, kappa = self.loss.hessian_bounds(outputs)  # type: ignore[attr-defined]
+        return float(self.weights.max()) * bound, kappa
 
     def predict(self, scores: Array) -> Array:
         return self.loss.predict(scores)

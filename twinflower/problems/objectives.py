@@ -30,7 +30,7 @@ from .interfaces import Batch, Bounds, Model, Part, ScaledGrads, check_weights
 from .losses import (
     UNBOUNDED,
     Absolute,
-    BoundedLikelihood,
+    BoundedHessians,
     ClassWeighted,
     Huber,
     Likelihood,
@@ -146,11 +146,12 @@ class LinearModel(Penalised, ScaledGrads):
         return self._sandwich(rows.features, matrices)
 
     def information_bounds(self, row_norm: float) -> tuple[float, float]:
-        """A bound on the Frobenius norm of the `information` of one row of norm at most row_norm, and kappa, which
-        bounds it together with the gradient (`models.released`); SettingError if there are none."""
-        require(isinstance(self.loss, BoundedLikelihood), UNBOUNDED)
+        """A bound on the Frobenius norm of the `information` of one row of norm at most row_norm and the heaviest
+        weight, and kappa, which bounds it together with the gradient (`models.released`); SettingError if there are
+        none."""
+        require(isinstance(self.loss, BoundedHessians), UNBOUNDED)
         bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
-        return bound * self.stretch(row_norm**2), kappa
+        return self._most * bound * self.stretch(row_norm**2), kappa
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""

@@ -213,7 +213,7 @@ class StandardErrors(ModelQuery):
 
     def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer | None:
         """See `ModelQuery`; None for a method whose rounds hold these sums: each answer more would add to the rows."""
-        if self.run.method.sends_sums:
+        if self.run.method.sends_sums and self.run.plan is None:
             return None
         return SiteAnswer(self.question, guard, self.release(client) if guard else None)
 
