@@ -48,7 +48,12 @@ class Found(NamedTuple):
 
 def problems(data: Path) -> dict[str, dict[str, Any]]:
     """The settings of each problem's data."""
-    adult = {"data.name": "adult", "data.dir": str(data / "adult"), "data.row-norm": 1.0, "partition.name": "iid"}
+    adult = {
+        "data.name": "adult",
+        "data.dir": str(data / "adult"),
+        "data.row-norm": 1.0,
+        "partition.name": "iid",
+    }
     hospitals = {"data.name": "tables", "data.files": str(SITES / "sites" / "*.csv")}
     return {
         "adult": adult | {"clients.count": 10, "partition.samples-per-client": 3256},

@@ -208,8 +208,8 @@ class FedSGMClient(AlgorithmClient):
 
 
 class NewtonClient(AlgorithmClient):
-    """Keeps no state. Receives a point and sends the loss, the score and the information of its rows there, with privacy
-    the last two with noise: `twinflower.algorithms.newton.Newton.client_update`.
+    """Keeps no state. Receives a point and sends the loss, the score and the information of its rows there, and with
+    privacy the last two with noise: `twinflower.algorithms.newton.Newton.client_update`.
     """
 
     algorithm_class = algorithms.Newton
