@@ -39,7 +39,7 @@ from kept import Kept
 from experiments import tables
 from twinflower.errors import DataError, TwinflowerError
 from twinflower.simulation import running
-from twinflower.simulation.report.terminal import Terminal
+from twinflower.simulation.report.messages import Terminal
 from twinflower.simulation.results.files import write_text
 from twinflower.simulation.results.folder import claimed, is_experiment
 from twinflower.simulation.runs.setup import prepare

@@ -115,20 +115,18 @@ def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> No
     """Print the ledgers of a folder as tables, or write metrics for Prometheus to a file; node_config: empty, or of the
     node whose policy limits what a run may plan."""
     from .app.node_check import ledger_and_policy
-    from .report import ledger_report
-    from .report.console import table
+    from .report.console import show
     from .report.openmetrics import of_books
+    from .report.sections.ledger import ledgers, read_books
 
-    found = ledger_report.read_books(folder.expanduser())
+    found = read_books(folder.expanduser())
     if openmetrics:
         write_text(openmetrics.expanduser(), of_books(found))
         return
     policies = dict([ledger_and_policy(node_config)] if node_config else [])
     for name in policies.keys() - dict(found).keys():
         raise SettingError(f"{folder} does not hold the ledger of this node config, {name}")
-    table(ledger_report.HEADINGS, ledger_report.accounts(found, policies))
-    table(ledger_report.RUN_HEADINGS, ledger_report.runs(found))
-    say(*ledger_report.doubles(found))
+    show(ledgers(found, policies))
 
 
 def check_site(node_config: str, run_config: Path | None) -> None:
@@ -146,20 +144,17 @@ def show_coefficients(model: Path, out: Path | None, robust: bool) -> None:
     from twinflower.models.model import inferred
     from twinflower.models.trained import load
 
-    from .report.coefficients import FACTS, as_file, headings, remarks, tables
-    from .report.console import table
+    from .report.console import show
+    from .report.sections.coefficients import as_file, table_of
 
     known = load(model)
     if robust and known.information is None:
         raise SettingError(f"{model} has no standard errors: train with evaluation.standard-errors = true")
     found = inferred(known, robust)
+    section = table_of(found, known.origin.get("outcome", ""))._replace(title="")
     if out:
         deliver(as_file(found, out), out, f"{len(found.rows)} coefficients")
-    else:
-        for title, rows in tables(found.rows).items():
-            table(headings(found.rows), rows, title)
-    table(FACTS, found.facts.lines)
-    say(*remarks(found, known.origin.get("outcome", "")))
+    show(section._replace(parts=[]) if out else section)
 
 
 def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None, times: str) -> None:
@@ -167,24 +162,15 @@ def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None,
     from twinflower.models.assessment import assess
     from twinflower.models.trained import load
 
-    from .report import discrimination as text
-    from .report.console import table
+    from .report.console import show
+    from .report.sections.evaluation import as_csv, assessment
 
     known = load(model, site)
     found = assess(known, rows, _times(times))
     if out:
-        deliver(text.as_csv(found.measures), out, f"{len(found.measures)} measures")
-        return
-    table(text.MEASURES, text.measures(found.measures))
-    say(*found.remarks)
-    if found.confusion is not None:
-        table(*text.confusion(found, known.classes))
-    if found.scores is not None:
-        positive = f"positive: {known.classes[1]}"
-        table(text.POINTS, text.points(found.scores), f"above a threshold, {positive}")
-        table(text.GROUPS, text.groups(found.scores), f"calibration, {positive}")
-    for name, own in zip(known.classes, found.classes.classes if found.classes else (), strict=False):
-        table(text.GROUPS, text.groups(own), f"calibration, positive: {name}")
+        deliver(as_csv(found.measures), out, f"{len(found.measures)} measures")
+    else:
+        show(assessment(found, known))
 
 
 def _times(text: str) -> Sequence[float]:
@@ -198,9 +184,9 @@ def _times(text: str) -> Sequence[float]:
 
 def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers: Path | None) -> str:
     """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
-    from .report.html.case import Case
-    from .report.html.render import markdown
-    from .report.html.statement import page
+    from .report.document import markdown
+    from .report.sections.privacy import page
+    from .report.study import Case
     from .runs.setup import prepare
 
     if path.is_dir() and set_:

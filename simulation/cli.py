@@ -99,7 +99,7 @@ def run(
 
     from . import running
     from .arguments import close, only, overrides_of, plan_of
-    from .report.terminal import Terminal
+    from .report.messages import Terminal
     from .results.resume import interrupted
 
     if runtime:
@@ -163,7 +163,7 @@ def deploy(
 
     from . import running
     from .arguments import close, plan_of
-    from .report.terminal import Terminal
+    from .report.messages import Terminal
     from .results import names
 
     plan = plan_of(experiment, set_, data_dir)
@@ -331,13 +331,15 @@ def compare(
     force: Force = False,
 ) -> None:
     """Compare finished runs: a table, and a report as an HTML file."""
-    from .report.compare import comparison
-    from .report.console import say, table
-    from .report.html.write import report_comparison
+    from .report.console import say, show
+    from .report.present import write_report
+    from .report.sections.results import results
+    from .report.study import Study
 
-    found = comparison(folders)
-    table(found.headings, found.rows)
-    say(*found.left_out, f"report: {report_comparison(found, out.absolute())}")
+    found = Study.of_folders(folders)
+    for section in results(found):
+        show(section._replace(title=""))
+    say(*found.left_out, f"report: {write_report(found, out.absolute())}")
 
 
 @app.command("audit")

@@ -41,7 +41,7 @@ def path(
     from . import running
     from .arguments import close, plan_of, stopped
     from .report.console import say
-    from .report.terminal import Terminal
+    from .report.messages import Terminal
     from .results import names
     from .results.writing import write_path
     from .runs.ended import entry_names
@@ -89,7 +89,7 @@ def refit(
 
     from . import running
     from .arguments import close, plan_of, stopped
-    from .report.terminal import Terminal
+    from .report.messages import Terminal
     from .results import names
 
     kept = ", ".join(map(str, load(folder).unpenalised.tolist()))

@@ -8,8 +8,7 @@ from pathlib import Path
 from twinflower.data.sets import OWN
 from twinflower.errors import SettingError, require
 
-from .report.html.write import report_begun, report_experiment
-from .report.present import present_experiment
+from .report.present import present_experiment, report_begun, report_experiment
 from .report.tracking import tracker
 from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime

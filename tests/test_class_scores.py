@@ -22,7 +22,7 @@ from twinflower.problems.losses import probabilities
 from twinflower.problems.objectives import make_objective
 from twinflower.queries.held_out_question import most_moved, summed
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores
 from twinflower.simulation.results.writing import write_run

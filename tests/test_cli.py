@@ -24,8 +24,9 @@ from twinflower.settings import settings_of
 from twinflower.simulation import cli, listing
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report import console as terminal_tables
-from twinflower.simulation.report.compare import HEADINGS, comparison, headings
 from twinflower.simulation.report.labels import score
+from twinflower.simulation.report.sections.results import results, score_heading
+from twinflower.simulation.report.study import Study
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.runs.advice import warnings
@@ -62,6 +63,12 @@ def call(monkeypatch, capsys, tmp_path):
 def compare(call, tmp_path):
     """Run `twinflower compare` on these folders."""
     return lambda *folders: call("compare", *folders, "--out", tmp_path / "comparison.html")
+
+
+def compared(*folders):
+    """The table of the runs in these folders."""
+    (section,) = results(Study.of_folders(folders))
+    return section.tables[0]
 
 
 def test_the_version_is_that_of_the_package(call):
@@ -578,10 +585,10 @@ step-size = 0.5
             html = report.read_text(encoding="utf-8")
             assert "test accuracy" not in html.lower()
             assert "test R^2" in html or "R^2 on the test rows" in html
-    assert "test R^2" in comparison([tmp_path / "known"]).headings
+    assert "test R^2" in compared(tmp_path / "known").headings
     ends = [read_rows(f.parent)[-1]["optimality"] for f in (tmp_path / "known").rglob("summary.json")]
-    place = HEADINGS.index("optimality")
-    told = {row[0]: row[place] for row in comparison([tmp_path / "known", tmp_path / "unknown"]).rows}
+    both = compared(tmp_path / "known", tmp_path / "unknown")
+    told = {row[0]: row[both.headings.index("optimality")] for row in both.rows}
     assert len(ends) == 2
     assert told == {
         "known/isrl-dp": f"{np.mean(ends):.2g} +- {np.std(ends, ddof=1):.2g}",
@@ -616,7 +623,7 @@ def test_the_score_of_a_pytorch_module_follows_from_the_labels(tmp_path, monkeyp
 def test_a_comparison_names_each_score_by_what_it_is():
     kinds = (False, False), (True, False), (True, True)
     runs = [{"regression": one, "survival": other} for one, other in kinds]
-    assert [headings(kind)[4] for kind in (runs[:1], runs[1:2], runs[2:], runs[:2])] == [
+    assert [score_heading(kind) for kind in (runs[:1], runs[1:2], runs[2:], runs[:2])] == [
         "test accuracy",
         "test R^2",
         "test C-index",
@@ -977,9 +984,9 @@ def test_compare_leaves_out_what_has_not_ended_and_counts_no_run_twice(call, com
     begun.mkdir()
     two = experiment(tmp_path, CURVES.replace("seeds = [0, 1]", "seeds = [3]"))
     assert call("run", two, "--set", "rounds=1", "--out", done)[0] == 0
-    found = comparison([done, begun, done, done / "l1-0.1" / "seed-3", begun])
-    rows, left_out = found.rows, found.left_out
-    assert [row[HEADINGS.index("runs")] for row in rows] == ["1", "1"]
+    folders = [done, begun, done, done / "l1-0.1" / "seed-3", begun]
+    table, left_out = compared(*folders), Study.of_folders(folders).left_out
+    assert [row[table.headings.index("runs")] for row in table.rows] == ["1", "1"]
     assert left_out == [f"{begun} is left out: no run has ended there"]
     status, text, error = compare(begun, done)
     assert (status, error) == (0, "")

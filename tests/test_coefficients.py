@@ -26,7 +26,7 @@ from twinflower.models.coefficients import INTERCEPT, MISSING
 from twinflower.models.inputs import Inputs
 from twinflower.models.trained import trained
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
@@ -404,7 +404,7 @@ def test_the_command_and_the_report_show_the_table(sites, tmp_path):
 def test_a_report_of_many_columns_shows_the_first(sites, tmp_path, monkeypatch):
     (result,) = cohort.train([prepare(parse(sites))])
     write_run(result, tmp_path / "run")
-    monkeypatch.setattr("twinflower.simulation.report.html.coefficients._MOST_ROWS", 2)
+    monkeypatch.setattr("twinflower.simulation.report.sections.coefficients._MOST_ROWS", 2)
     report = report_run(tmp_path / "run").read_text(encoding="utf-8")
     assert "4 more rows: the command twinflower coefficients shows all." in report
     assert "severe (against none)" not in report

@@ -37,7 +37,7 @@ from twinflower.problems.objectives import make_objective
 from twinflower.queries.held_out_question import HeldOutQuestion, most_moved, summed
 from twinflower.queries.query import SiteAnswer
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores, read_summary
 from twinflower.simulation.results.writing import write_run

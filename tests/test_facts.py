@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import twinflower
 from twinflower.models.facts import Clipped, Facts
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.facts import known
 from twinflower.simulation.runs.setup import prepare

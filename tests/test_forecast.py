@@ -9,8 +9,8 @@ from problems import small
 
 from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.privacy.unit import Unit
-from twinflower.simulation.report.html.case import Case
-from twinflower.simulation.report.html.statement import statement
+from twinflower.simulation.report.sections.privacy import statement
+from twinflower.simulation.report.study import Case
 from twinflower.simulation.runs.advice import outlook, warnings
 from twinflower.simulation.runs.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
 from twinflower.simulation.runs.privacy import large_delta

@@ -29,7 +29,7 @@ from twinflower.queries.information import InformationQuestion
 from twinflower.queries.query import SiteAnswer
 from twinflower.simulation import cli
 from twinflower.simulation.arguments import show_coefficients
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.run import trained_model

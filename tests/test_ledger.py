@@ -40,7 +40,7 @@ from twinflower.privacy.ledger import FileLedger, fingerprint, read_ledger
 from twinflower.privacy.release import Release
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.report.ledger_report import accounts, read_books, runs
+from twinflower.simulation.report.sections.ledger import accounts, read_books, runs
 from twinflower.simulation.runs.client_factory import client_of, guard_of, ledger_of
 
 TESTS = Path(__file__).resolve().parent

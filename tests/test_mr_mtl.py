@@ -22,7 +22,7 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO
 from twinflower.randomness import participants
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

@@ -42,8 +42,9 @@ from twinflower.problems.regularisers import (
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import Site
-from twinflower.simulation.report.html.runs import page_of_run
 from twinflower.simulation.report.messages import warnings
+from twinflower.simulation.report.present import page
+from twinflower.simulation.report.study import Study
 from twinflower.simulation.results.status import status
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of
@@ -407,7 +408,7 @@ def test_a_run_ends_when_it_has_converged(tmp_path):
         assert warnings([result.summary()]) == [result.early]
     assert status(write_run(arrays, tmp_path)).lines == [f"finished: {arrays.early}"]
     assert_array_equal(arrays.model, messages.model)
-    assert f"The run {arrays.early}." in page_of_run(tmp_path).lead[0]
+    assert f"The run {arrays.early}." in page(Study.of_run(tmp_path)).lead[0]
 
 
 def test_a_run_without_a_maximum_warns():

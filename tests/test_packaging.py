@@ -27,12 +27,14 @@ def test_no_generic_name_enters_site_packages(wheel):
     assert (wheel / "twinflower" / "clients" / "methods.py").exists()
 
 
-TEMPLATES = {path.name for path in (ROOT / "simulation" / "report" / "html").glob("*.md")}
+TEMPLATES = {path.name for path in (ROOT / "simulation" / "report" / "templates").glob("*.md")}
 
 
 def test_the_wheel_brings_the_templates_of_reports(wheel):
     assert len(TEMPLATES) == 4
-    assert {path.name for path in (wheel / "twinflower/simulation/report/html").glob("*.md")} == TEMPLATES
+    assert {
+        path.name for path in (wheel / "twinflower/simulation/report/templates").glob("*.md")
+    } == TEMPLATES
 
 
 def test_flowers_bundle_brings_the_templates_of_reports():
@@ -44,7 +46,9 @@ def test_flowers_bundle_brings_the_templates_of_reports():
     paths += [path for folder in folders for path in (ROOT / folder).rglob("*.*")]
     files = {str(path.relative_to(ROOT)): path for path in paths}
     chosen = get_filtered_fab_paths(files, tomllib.loads((ROOT / "pyproject.toml").read_text()))
-    assert {Path(path).name for path in chosen if "report/html" in path and path.endswith(".md")} == TEMPLATES
+    assert {
+        Path(path).name for path in chosen if "report/templates" in path and path.endswith(".md")
+    } == TEMPLATES
 
 
 def test_the_wheel_brings_the_command_line(wheel):

@@ -21,7 +21,7 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.queries.held_out_question import summed
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

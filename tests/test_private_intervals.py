@@ -30,7 +30,7 @@ from twinflower.problems.objectives import make_objective
 from twinflower.simulation import cli
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.advice import outlook

@@ -16,21 +16,21 @@ from pages import Page, command
 from twinflower.errors import DiskError
 from twinflower.models.trained import load
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.simulation.report.html import privacy_text
-from twinflower.simulation.report.html.case import Case
-from twinflower.simulation.report.html.charts import Axis, chart
-from twinflower.simulation.report.html.render import markdown
-from twinflower.simulation.report.html.sites import ranges
-from twinflower.simulation.report.html.statement import headline, page, statement
-from twinflower.simulation.report.html.write import report_experiment
+from twinflower.simulation.report.charts import Axis, chart
+from twinflower.simulation.report.document import markdown
+from twinflower.simulation.report.present import report_experiment, report_run
+from twinflower.simulation.report.sections import privacy as privacy_text
+from twinflower.simulation.report.sections.privacy import headline, odds, page, statement
+from twinflower.simulation.report.sections.sites import ranges
 from twinflower.simulation.report.series import Series
+from twinflower.simulation.report.study import Case
 from twinflower.simulation.results.reading import digest, read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
-STYLE = (ROOT / "simulation" / "report" / "html" / "style.css.md").read_text()
+STYLE = (ROOT / "simulation" / "report" / "templates" / "style.css.md").read_text()
 RUN = "[run]\nrounds = 4\n[run.clients]\ncount = 5\nper-round = 3\n"
 PRIVATE = {"clients.count": 5, "rounds": 4, "privacy.mode": "public-state", "privacy.epsilon": 2.0}
 MARKUP = '<script>alert("1")</script><img src=x onerror="alert(2)">&amp;\' | `x` [y](z)'
@@ -347,7 +347,7 @@ def case_of(**settings):
 
 
 def odds_of(case):
-    return [one for section in statement(case) for one in section.odds]
+    return odds(case, case.privacy)
 
 
 def test_the_odds_are_those_of_the_spent_mu():
@@ -360,6 +360,8 @@ def test_the_odds_are_those_of_the_spent_mu():
     ]  # fmt: skip
     assert [chance.blind for chance in one.chances] == [0.5, 0.01, 0.05, 0.1]
     assert all(chance.informed > chance.blind for chance in one.chances)
+    (shown,) = statement(case)[2].tables
+    assert shown.bars == [(chance.blind, chance.informed) for chance in one.chances]
 
 
 def test_a_run_of_sums_has_a_bound_for_each_attacker():
@@ -396,7 +398,7 @@ def test_noise_as_published_has_the_bound_that_holds_or_none():
     (section,) = statement(lost)
     assert section.paragraphs[0] == privacy_text.NO_GUARANTEE
     assert lost.privacy["guarantee"] in section.paragraphs[1]
-    assert not odds_of(lost)
+    assert not section.tables
 
 
 @pytest.mark.parametrize(
@@ -567,8 +569,6 @@ def test_ranges_of_sites():
 
 
 def test_a_full_disk_is_named(run_of, tmp_path):
-    from twinflower.simulation.report.html.write import report_run
-
     if not Path("/dev/full").exists():
         pytest.skip("needs a device that is always full")
     for path in run_of(RUN, *private).iterdir():

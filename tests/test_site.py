@@ -22,7 +22,7 @@ from twinflower.simulation.app import client_app
 from twinflower.simulation.app.client_app import site_guard
 from twinflower.simulation.app.redact_errors import sentence
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.report import ledger_report
+from twinflower.simulation.report.sections import ledger as ledger_report
 from twinflower.simulation.runs.client_factory import client_of, guard_of, ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess

@@ -20,8 +20,8 @@ from twinflower.privacy.ledger import read_ledger
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.figures import draw_run
-from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.messages import row_line
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.rows import at_site
 from twinflower.simulation.runs.setup import prepare

@@ -15,8 +15,8 @@ from twinflower.models.information import Information
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.stratified_cox import TIES, StratifiedCoxObjective
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.messages import row_line
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess

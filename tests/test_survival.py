@@ -21,8 +21,8 @@ from twinflower.models.brier import integrated_brier
 from twinflower.models.time_auc import areas
 from twinflower.models.trained import load, predictions
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
 from twinflower.simulation.report.labels import heading, words
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.advice import warnings

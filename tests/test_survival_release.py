@@ -19,7 +19,7 @@ from twinflower.models.survival import SurvivalTable
 from twinflower.queries.first import COUNTS_ROUND
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_persons
 from twinflower.simulation.results.writing import write_run

@@ -28,7 +28,7 @@ from twinflower.problems.interfaces import Batch
 from twinflower.queries.held_out import score_bins
 from twinflower.queries.held_out_question import most_moved, summed
 from twinflower.simulation import cli
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_scores
 from twinflower.simulation.results.writing import write_run

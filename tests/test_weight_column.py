@@ -26,7 +26,7 @@ from twinflower.errors import DataError, SettingError
 from twinflower.models.model import inferred
 from twinflower.simulation import cli
 from twinflower.simulation.app.site import Site
-from twinflower.simulation.report.html.write import report_run
+from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import ledger_of
 from twinflower.simulation.runs.run import trained_model

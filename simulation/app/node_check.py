@@ -14,7 +14,7 @@ from twinflower.errors import SettingError, TwinflowerError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.ledger import read_ledger
 
-from ..report.ledger_report import Limit, allowance
+from ..report.sections.ledger import Limit, allowance
 from ..runtimes.flower_internals import node_config
 from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
 from .site import Site, read_site

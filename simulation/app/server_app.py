@@ -19,11 +19,10 @@ from twinflower.strategies.nodes import meet
 from twinflower.strategies.requests import properties_in
 from twinflower.strategies.waiting import Reminder, partitions
 
-from ..report.html.write import report_begun
 from ..report.labels import score
 from ..report.messages import bounds, evaluated, guarantee, row_line, warnings
 from ..report.openmetrics import of_run, require_prometheus
-from ..report.present import present_run
+from ..report.present import present_run, report_begun
 from ..report.tracking import tracker
 from ..results.checkpoint import Checkpoints
 from ..results.files import require_free, write_text

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..report.html.parts import Fact, Page, Section, Table
-from ..report.html.render import html
+from ..report.document import Fact, Page, Section, Table, html
 from .attack import Attack, attack
 from .canaries import attack_once
 from .cases import Case, Claim

@@ -1,4 +1,4 @@
-"""Lines and tables on the user's terminal."""
+"""Lines, tables and sections on the user's terminal."""
 
 import os
 import re
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from .document import Section
 
 _EMPTY = {"", "-"}
 _NUMBER = re.compile(r"[-+<]?[\d.,]+(e[-+]?\d+)?%?( \+- [\d.e-]+)?")
@@ -60,3 +62,16 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "
 def titled(title: str, rows: Iterable[Sequence[str]]) -> None:
     """Print rows of two columns under a title."""
     table((title, ""), rows)
+
+
+def show(section: "Section") -> None:
+    """Print a section, what to know of it last, where a terminal stays; of a chart what is drawn in it."""
+    say(*filter(None, [section.title]))
+    for part in (*section.parts, *section.folded):
+        show(part)
+    for one in section.tables:
+        table(one.headings, one.rows, one.title)
+        say(*filter(None, [one.remark]))
+    for drawn in section.charts:
+        say(f"chart: {' '.join(filter(None, [f'{drawn.description}.', drawn.remark]))}")
+    say(*section.paragraphs, *section.points)

@@ -103,3 +103,15 @@ def words(column: str, config: Config) -> str:
     if column in _SCORES and score(config) != "accuracy":
         return f"{score(config)} on the {_SCORES[column]} rows"
     return _WORDS.get(column, re.sub("[_-]", " ", column.rpartition(".")[2]))
+
+
+def number(value: float | None, form: str = ".4f") -> str:
+    """A number as text; a dash if it is not known."""
+    return "-" if value is None or value != value else f"{value:{form}}"
+
+
+def bits(value: float | None) -> str:
+    """A number of bits as text; a dash if it is not known."""
+    from matplotlib.ticker import EngFormatter  # slow to import, and a run that begins has no numbers
+
+    return "-" if value is None or value != value else EngFormatter("bit")(value)

@@ -1,9 +1,12 @@
-"""One-line messages about runs: progress, results, and the privacy spent."""
+"""One-line messages about runs: progress, results, and the privacy spent; and the observer that prints them."""
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from twinflower.models.facts import Facts
 from twinflower.models.intervals import LEVEL
@@ -11,8 +14,12 @@ from twinflower.models.intervals import LEVEL
 from ..results.folder import has_ended, run_folder
 from ..results.reading import broken_bounds, read_rows, read_summary
 from ..settings.experiment import Curve, Experiment
-from .compare import spread
-from .labels import score_of
+from .console import console, say
+from .labels import score, score_of
+from .sections.results import spread
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 def row_line(row: dict[str, float], score: str = "accuracy") -> str:
@@ -148,3 +155,48 @@ def broken(plan: Experiment, out: Path) -> list[str]:
             name = ": ".join(filter(None, (curve.panel, curve.label)))
             parts.append(f"{name} ({len(excesses)} of {len(seeds)} seeds, by up to {max(excesses):.3g})")
     return [f"bounds NOT met: {'; '.join(parts)}"] if parts else []
+
+
+@dataclass
+class Terminal:
+    """An observer that shows a progress bar on a terminal, plain lines elsewhere, and the results of every curve."""
+
+    plan: Experiment
+    folder: Path
+    bar: "tuple[Progress, TaskID] | None" = field(default=None, init=False)
+
+    def line(self, text: str) -> None:
+        """See `Observer`."""
+        say(text)
+
+    @contextmanager
+    def following(self, label: str, rounds: int) -> Iterator[None]:
+        """See `Observer`. On a terminal this shows a progress bar."""
+        if not sys.stdout.isatty():
+            yield
+            return
+        from rich.progress import Progress
+
+        with Progress(console=console()) as progress:
+            self.bar = progress, progress.add_task(label, total=rounds)
+            yield
+        self.bar = None
+
+    def row(self, row: dict[str, Any]) -> None:
+        """See `Observer`."""
+        self.reached(row["round"])
+        if not self.bar and self.plan.single:
+            print(row_line(row, score(self.plan.curves[0].config)), flush=True)
+
+    def reached(self, rounds: int) -> None:
+        """See `Observer`."""
+        if self.bar:
+            progress, task = self.bar
+            progress.update(task, completed=rounds)
+
+    def ended(self, curve: Curve, summaries: Sequence[Mapping[str, Any]], stored: bool = True) -> None:
+        """See `Observer`."""
+        if stored:
+            say(*(f"{curve.label}: {text}" for text in warnings(summaries)))
+            say(*closing(self.plan, self.folder, curve))
+        say(*guarantee(summaries))

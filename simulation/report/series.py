@@ -1,6 +1,6 @@
 """The data of a figure, read from stored results: centre and spread over seeds, by round or of the last rows."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,11 @@ class Series(NamedTuple):
     high: Array
     cut: bool = False
     seeds: int = 0
+
+
+def line(label: str, x: Array, y: Array) -> Series:
+    """A line of one result, without a band."""
+    return Series(label, "", x, y, y, y, seeds=1)
 
 
 def series(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> list[Series]:
@@ -114,8 +119,12 @@ def columns_of_run(config: Config, rows: Rows = ()) -> list[str]:
 
 
 def measured(columns: Sequence[str], rows: Rows) -> list[str]:
-    """The columns without those that are NaN in every row; all without rows."""
-    return [column for column in columns if not rows or any(row[column] == row[column] for row in rows)]
+    """The columns without those that every row lacks or that are NaN there; all without rows."""
+    return [column for column in columns if not rows or any(_measured(row, column) for row in rows)]
+
+
+def _measured(row: Mapping[str, float], column: str) -> bool:
+    return not np.isnan(row.get(column, np.nan))
 
 
 def _by_round(experiment: Experiment, curve: Curve, runs: list[Rows], column: str) -> Series:

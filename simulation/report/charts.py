@@ -13,7 +13,7 @@ import numpy as np
 
 from twinflower.arrays import Array, Mask
 
-from ..series import Series
+from .series import Series
 
 _MOST_POINTS = 300  # of a line; a screen shows no more
 _MOST_DOTS = 12  # points of a line that are marked
@@ -57,6 +57,12 @@ class Chart(NamedTuple):
     bounds: Sequence[Tick]
     remark: str = ""
     frame: str = ""
+
+    @property
+    def description(self) -> str:
+        """What is drawn, for those who do not see it, with the last values of a chart that ends with a result."""
+        ends = ", ".join(f"{line.label} {line.final}" for line in self.lines)
+        return f"{self.title} by {self.x_label}{'' if self.frame else f', at the end: {ends}'}"
 
 
 class Axis(NamedTuple):

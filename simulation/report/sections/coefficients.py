@@ -1,19 +1,25 @@
-"""The table of a linear model's coefficients with the facts about it, for the terminal, reports and files."""
+"""The section on the coefficients of a linear model, with the facts about them, and files of them."""
 
 import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from twinflower.errors import SettingError
 from twinflower.models.coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
 from twinflower.models.inference import Inference
+from twinflower.models.model import inferred
+from twinflower.problems.networks import NETWORKS
 
-FACTS = ("these estimates", "")
-"""The headings of `Facts.lines` as a table."""
+from ..document import Section, Table
+from ..study import StoredRun, of_one_run
+
+_TITLE = "Coefficients"
+_MOST_ROWS = 100  # of a table in a report
 _UNITS = (
     "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
     "reference; a missing number counts as the middle of the range, and its term comes on top of that."
@@ -31,8 +37,38 @@ _ERRORS = (
 _PRIVATE_ERRORS = "Intervals at 95% and p-values (of no effect) are for independent rows."
 
 
+@of_one_run
+def coefficients(run: StoredRun) -> list[Section]:
+    """The coefficients of a run on tables with a schema, or why there are none; nothing for other runs and networks."""
+    model = run.model
+    if model is None or model.inputs.schema is None or model.objective in NETWORKS:
+        return []
+    try:
+        whole = table_of(inferred(model), model.origin.get("outcome", ""))
+    except SettingError as error:
+        return [Section(_TITLE, [f"None: {error}."])]
+    parts = [one._replace(tables=[_shortened(table) for table in one.tables]) for one in whole.parts]
+    return [whole._replace(parts=parts) if len(parts) == 1 else whole._replace(parts=[], folded=parts)]
+
+
+def _shortened(table: Table) -> Table:
+    return table.first(_MOST_ROWS, "{more:,} more rows: the command twinflower coefficients shows all.")
+
+
+def table_of(found: Inference, outcome: str = "") -> Section:
+    """All coefficients, those of each outcome in a part of its own, with the facts and what a reader should know.
+
+    outcome: the event or the positive class, as `runs.outcome` says it.
+    """
+    parts = [
+        Section(title, tables=[Table(_headings(found.rows), rows)]) for title, rows in _tables(found.rows)
+    ]
+    facts = Table(("these estimates", ""), found.facts.lines)
+    return Section(_TITLE, remarks(found, outcome), tables=[facts], parts=parts)
+
+
 def remarks(found: Inference, outcome: str = "") -> list[str]:
-    """What a reader of the tables should know; outcome: the event or the positive class, as `runs.outcome` says it."""
+    """What a reader of the tables should know; outcome: see `table_of`."""
     errors = [_PRIVATE_ERRORS if found.private else _ERRORS] if _has_errors(found.rows) else []
     return [
         *([_sentence(outcome)] if outcome else []),
@@ -52,8 +88,7 @@ def _has_errors(found: Sequence[Coefficient]) -> bool:
     return any(row.std_error == row.std_error for row in found)
 
 
-def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
-    """The headings of the rows of `tables`."""
+def _headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
     kind = found[0].effect
     effect = (f"log {kind}", f"{kind} ratio") if kind else ("effect",)
     if not _has_errors(found):
@@ -62,13 +97,11 @@ def headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
     return ("column", "term", *effect, interval, error, "p", "used")
 
 
-def tables(found: Sequence[Coefficient]) -> dict[str, list[tuple[str, ...]]]:
-    """The rows of text of each outcome, by its title."""
-    groups, errors = (
-        groupby(found, key=lambda row: (row.effect, row.outcome, row.against)),
-        _has_errors(found),
-    )
-    return {_title(*outcome): [_cells(row, errors) for row in rows] for outcome, rows in groups}
+def _tables(found: Sequence[Coefficient]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """The rows of text of each outcome, with its title."""
+    errors = _has_errors(found)
+    for outcome, rows in groupby(found, key=lambda row: (row.effect, row.outcome, row.against)):
+        yield _title(*outcome), [_cells(row, errors) for row in rows]
 
 
 def _title(effect: str, outcome: str, against: str) -> str:

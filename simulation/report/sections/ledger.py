@@ -1,4 +1,4 @@
-"""A report on the ledgers in a site's folder for its operators: the privacy spent, by run, and what remains."""
+"""The section on the ledgers in a site's folder for its operators: the privacy spent, by run, and what remains."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -12,6 +12,8 @@ from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, gdp_epsilon
 from twinflower.privacy.charges import Charge, total_cost
 from twinflower.privacy.ledger import Book, read_ledger
+
+from ..document import Section, Table
 
 HEADINGS = ("data", "protects", "lifetime", "spent", "best guess", "left for a run", "runs", "ledger")
 RUN_HEADINGS = (
@@ -42,6 +44,17 @@ class Limit(NamedTuple):
 
     most: float = math.inf
     settings: str = ""
+
+
+def ledgers(books: list[tuple[str, Book]], policies: Mapping[str, Limit] = MappingProxyType({})) -> Section:
+    """All that the ledgers say; policies: see `accounts`."""
+    tables = [Table(HEADINGS, accounts(books, policies)), Table(RUN_HEADINGS, list(runs(books)))]
+    return Section("", points=list(doubles(books)), tables=tables)
+
+
+def lifetime(books: list[tuple[str, Book]]) -> Section:
+    """The part of a site's privacy statement on its ledgers."""
+    return Section("The lifetime budget of a site", tables=[Table(HEADINGS, accounts(books))])
 
 
 def accounts(

@@ -1,23 +1,22 @@
 """The section of a report on the survival curve of the persons that the sites train on."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from twinflower.arrays import Array
-from twinflower.errors import TwinflowerError
 from twinflower.models.intervals import LEVEL, Share
 from twinflower.models.survival import Curve, SurvivalTable
-from twinflower.models.trained import load
 
 from ...results.reading import read_persons
-from ..discrimination import number
+from ..charts import chart
+from ..document import Section, Table
+from ..labels import number
 from ..series import Series
-from .charts import Chart, chart
-from .parts import Section, Table
+from ..study import StoredRun, of_one_run
+from .sites import label_of
 
+_TITLE = "Fraction without the event"
 _MOST_SITES = 8  # curves in a chart
 _MOST_ROWS = 40
 _INTERVAL = f"{LEVEL:.0%} interval"
@@ -25,20 +24,19 @@ _TIMES = ("up to", "at risk", "events", "censored", "survival", _INTERVAL, "cumu
 _SITES = ("site", "persons", "events", "median survival")
 
 
-def survival(folder: Path, summary: Mapping[str, Any]) -> list[Section]:
+@of_one_run
+def survival(run: StoredRun) -> list[Section]:
     """The survival curves of all sites together, and by site; nothing for a run without a survival curve."""
-    sites = read_persons(folder)
+    sites = read_persons(run.folder)
     if not sites:
         return []
     table = SurvivalTable.together(sites.values())
-    curve, names = table.curve(), summary["site_names"]
-    title = "Fraction without the event"
-    time, estimate = time_name(folder), f"{_name(table)} estimate"
-    remark = f"{estimate}. The band is the {_INTERVAL}."
-    charts = [chart(title, time, [_line("all sites", curve)], remark=remark, frame="fraction")]
+    curve, time = table.curve(), time_name(run)
+    remark = f"{_name(table)} estimate. The band is the {_INTERVAL}."
+    charts = [chart(_TITLE, time, [_line("all sites", curve)], remark=remark, frame="fraction")]
     folded = [Section("The numbers", tables=[_numbers(curve)])]
     if len(sites) > 1:
-        folded.append(_by_site(sites, names, time))
+        folded.append(_by_site(run, {label_of(run, client): sites[client] for client in sorted(sites)}))
     return [Section("Survival", _about(table, curve), charts=charts, folded=folded)]
 
 
@@ -78,38 +76,23 @@ def _span(median: Share) -> str:
     return f"{median.value:.6g} ({_INTERVAL} {median.low:.6g} to {high})"
 
 
-def time_name(folder: Path) -> str:
+def time_name(run: StoredRun) -> str:
     """The column of the times, which often says their unit; "time" for data without a schema."""
-    try:
-        schema = load(folder).inputs.schema
-    except TwinflowerError:  # no model was written
-        return "time"
+    schema = run.model.inputs.schema if run.model else None
     return schema.label.column if schema else "time"
 
 
-def _by_site(sites: Mapping[int, SurvivalTable], names: Sequence[str] | None, time: str) -> Section:
-    first = dict(sorted(sites.items())[:_MOST_ROWS])
-    curves = {client: own.curve() for client, own in first.items()}
-    labels = {client: f"{client}: {names[client]}" if names else f"{client}" for client in first}
-    rows = []
-    for client, own in curves.items():
-        rows.append(
-            (labels[client], f"{sites[client].rows:,}", f"{own.events.sum():.0f}", _span(own.median()))
-        )
-    lines = [_line(labels[client], own, False) for client, own in list(curves.items())[:_MOST_SITES]]
-    remark = (
-        "" if len(first) == len(sites) else f"{len(first)} of {len(sites)}; the others are in survival.csv."
-    )
-    return Section(
-        "Survival by site",
-        charts=[_chart_of_sites(lines, len(sites), time)],
-        tables=[Table(_SITES, rows, remark)],
-    )
-
-
-def _chart_of_sites(lines: Sequence[Series], sites: int, time: str) -> Chart:
-    remark = "" if len(lines) == sites else f"{len(lines)} of {sites} sites."
-    return chart("Fraction without the event", time, lines, remark=remark, frame="fraction")
+def _by_site(run: StoredRun, sites: Mapping[str, SurvivalTable]) -> Section:
+    curves = {name: table.curve() for name, table in sites.items()}
+    rows = [
+        (name, f"{sites[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
+        for name, curve in curves.items()
+    ]
+    lines = [_line(name, curve, False) for name, curve in list(curves.items())[:_MOST_SITES]]
+    remark = "" if len(lines) == len(sites) else f"{len(lines)} of {len(sites)} sites."
+    drawn = chart(_TITLE, time_name(run), lines, remark=remark, frame="fraction")
+    table = Table(_SITES, rows).first(_MOST_ROWS, "{shown} of {all}; the others are in survival.csv.")
+    return Section("Survival by site", charts=[drawn], tables=[table])
 
 
 def _line(label: str, curve: Curve, band: bool = True) -> Series:
@@ -125,12 +108,8 @@ def _steps(values: Array) -> Array:
 
 
 def _numbers(curve: Curve) -> Table:
-    keep = sorted({*np.linspace(0, len(curve.time) - 1, _MOST_ROWS).round().astype(int).tolist()})
-    rows = [_row(curve, place) for place in keep]
-    remark = (
-        "" if len(keep) == len(curve.time) else f"{len(keep)} of {len(curve.time)}; all are in survival.csv."
-    )
-    return Table(_TIMES, rows, remark)
+    rows = [_row(curve, place) for place in range(len(curve.time))]
+    return Table(_TIMES, rows).thinned(_MOST_ROWS, "{shown} of {all}; all are in survival.csv.")
 
 
 def _row(curve: Curve, place: int) -> tuple[str, ...]:

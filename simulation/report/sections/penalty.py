@@ -1,7 +1,6 @@
 """The section of a report on how the weight of a penalty was chosen."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -9,24 +8,26 @@ from twinflower.arrays import Array
 
 from ...results.reading import read_path
 from ...settings.columns import PATH_COLUMNS
-from ..series import Series
-from .charts import Chart, chart
-from .parts import Section, Table
+from ..charts import Chart, chart
+from ..document import Section, Table
+from ..series import Series, line
+from ..study import StoredRun, of_one_run
 
 _MOST_LINES = 12
 _WORDS = {"min": "the lowest error", "1se": "the largest weight within one standard error of it"}
 Rows = Sequence[Mapping[str, str]]
 
 
-def penalty(folder: Path) -> list[Section]:
+@of_one_run
+def penalty(run: StoredRun) -> list[Section]:
     """The error and the model by weight of the penalty, and the choice; nothing for a run whose weight was given."""
-    rows = read_path(folder)
+    rows = read_path(run.folder)
     if not rows:
         return []
     weights, errors, spread = (_column(rows, key) for key in PATH_COLUMNS[:3])
-    line = Series("error", "", weights, errors, errors - spread, errors + spread, seeds=1)
+    error = Series("error", "", weights, errors, errors - spread, errors + spread, seeds=1)
     band = "The band is one standard error to each side."
-    charts = [chart("Error by weight of the penalty", "weight", [line], (True, False), remark=band)]
+    charts = [chart("Error by weight of the penalty", "weight", [error], (True, False), remark=band)]
     charts += _models(rows, weights)
     chosen = [
         f"{_WORDS[word]}: weight {float(row['weight']):.4g}" for row in rows for word in row["choice"].split()
@@ -60,17 +61,12 @@ def _models(rows: Rows, weights: Array) -> list[Chart]:
     """The path of the model: its entries that are largest anywhere on it."""
     entries = {name: _column(rows, name) for name in _names(rows)}
     largest = sorted(entries, key=lambda name: -float(np.abs(entries[name]).max()))[:_MOST_LINES]
-    lines = [
-        Series(name, "", weights, entries[name], entries[name], entries[name], seeds=1) for name in largest
-    ]
+    lines = [line(name, weights, entries[name]) for name in largest]
     remark = "The model's own weights, of features between -1 and 1."
     if len(lines) < len(entries):
         remark += f" The {len(lines)} largest of {len(entries)}; all are in path.csv."
-    return (
-        [chart("Model by weight of the penalty", "weight", lines, (True, False), remark=remark)]
-        if lines
-        else []
-    )
+    title = "Model by weight of the penalty"
+    return [chart(title, "weight", lines, (True, False), remark=remark)] if lines else []
 
 
 def _numbers(rows: Rows) -> Table:

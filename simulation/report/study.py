@@ -1,0 +1,220 @@
+"""What a report is on: stored runs, alone or as the curves of an experiment or of a comparison; or a planned run."""
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from twinflower.data.sets import OWN
+from twinflower.errors import DataError, SettingError
+from twinflower.models.model import TrainedModel
+from twinflower.models.trained import load
+
+from ..results.folder import curve_of, has_ended, run_folder, runs_below
+from ..results.reading import read_clients, read_config, read_rows, read_summary, read_title
+from ..runs.privacy import accounts, spent
+from ..runs.setup import PreparedRun
+from ..settings import Config
+from ..settings.experiment import Experiment
+from .document import Section
+
+Site = Mapping[str, float | None]  # a row of clients.csv
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """An ended run, whose files are read when a section needs them; SettingError then for a damaged one."""
+
+    folder: Path
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings."""
+        return read_config(self.folder).config
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json."""
+        return read_summary(self.folder)
+
+    @cached_property
+    def rows(self) -> list[dict[str, float]]:
+        """The rows of metrics.csv."""
+        return read_rows(self.folder)
+
+    @cached_property
+    def clients(self) -> list[dict[str, float | None]]:
+        """The rows of clients.csv."""
+        return read_clients(self.folder)
+
+    @cached_property
+    def model(self) -> TrainedModel | None:
+        """The model; None if none was written, or only a point, with which nothing can be predicted."""
+        try:
+            return load(self.folder)
+        except DataError:
+            return None
+
+
+@dataclass(frozen=True)
+class CurveRuns:
+    """A curve with its ended runs; name: empty for a run alone; planned: the number of its runs, 0 if not known."""
+
+    name: str
+    config: Config
+    runs: Sequence[StoredRun]
+    planned: int = 0
+
+    @property
+    def summaries(self) -> list[dict[str, Any]]:
+        """The summaries of the runs."""
+        return [run.summary for run in self.runs]
+
+
+@dataclass(frozen=True)
+class Study:
+    """What a report is on. plan, folder: the experiment and its folder, for an experiment with several runs.
+
+    alone: whether it is on one run. left_out: a message for each folder that a comparison leaves out. command: that
+    makes the report again.
+    """
+
+    kind: str
+    title: str
+    curves: Sequence[CurveRuns]
+    alone: bool = False
+    plan: Experiment | None = None
+    folder: Path = Path()
+    left_out: Sequence[str] = ()
+    command: str = "report"
+
+    @property
+    def runs(self) -> list[StoredRun]:
+        """All ended runs."""
+        return [run for curve in self.curves for run in curve.runs]
+
+    @property
+    def run(self) -> StoredRun | None:
+        """The run that the report is on; None if it is on several, or if the run has not ended."""
+        return self.runs[0] if self.alone and self.runs else None
+
+    @classmethod
+    def of_run(cls, folder: Path) -> "Study":
+        """The run that was begun in this folder."""
+        runs = [StoredRun(folder)] if has_ended(folder) else []
+        return cls.of_config(read_config(folder).config, read_title(folder), runs)
+
+    @classmethod
+    def of_config(cls, config: Config, title: str = "", runs: Sequence[StoredRun] = ()) -> "Study":
+        """A run by its settings; title: that of its experiment, if it has one."""
+        title = title or f"{config.algorithm} on {rows_of(config)}"
+        return cls("Federated learning run", title, [CurveRuns("", config, runs, 1)], alone=True)
+
+    @classmethod
+    def of_experiment(cls, plan: Experiment, folder: Path) -> "Study":
+        """An experiment with several runs, of which any number have ended."""
+        curves = []
+        for curve in plan.curves:
+            folders = [run_folder(plan, folder, curve, seed) for seed in plan.seeds]
+            name = ": ".join(filter(None, (curve.panel, curve.label)))
+            runs = [StoredRun(own) for own in folders if has_ended(own)]
+            curves.append(CurveRuns(name, curve.config, runs, len(folders)))
+        return cls("Federated learning experiment", plan.title, curves, plan=plan, folder=folder)
+
+    @classmethod
+    def of_folders(cls, folders: Sequence[Path]) -> "Study":
+        """The ended runs in these folders and below, grouped by curve; no run counts twice.
+
+        A folder without ended runs is left out; SettingError if it does not exist or nothing remains.
+        """
+        groups: dict[Path, dict[Path, StoredRun]] = defaultdict(dict)
+        left_out: dict[str, None] = {}
+        for folder in map(Path.resolve, folders):
+            if not folder.is_dir():
+                raise SettingError(f"{folder} is not a folder: give the folder of a run or an experiment")
+            runs = runs_below(folder)
+            for run in runs:
+                groups[curve_of(run)][run] = StoredRun(run)
+            if not runs:
+                left_out[f"{folder} is left out: no run has ended there"] = None
+        if not groups:
+            raise SettingError("; ".join(left_out))
+        common = Path(os.path.commonpath([folder.parent for folder in groups]))
+        curves = [
+            _curve(str(folder.relative_to(common)), [*runs.values()]) for folder, runs in groups.items()
+        ]
+        title = ", ".join(curve.name for curve in curves)
+        kind = "Comparison of federated learning runs"
+        return cls(kind, title, curves, left_out=[*left_out], command="compare")
+
+
+def rows_of(config: Config) -> str:
+    """What a run trains on, in words: the name of its data set, or that the rows are the sites' own."""
+    return "the sites' own rows" if config.data.name == OWN else config.data.name
+
+
+def _curve(name: str, runs: Sequence[StoredRun]) -> CurveRuns:
+    return CurveRuns(name, runs[0].config, runs)
+
+
+def of_one_run(section: Callable[[StoredRun], list[Section]]) -> Callable[[Study], list[Section]]:
+    """A section that only a report on one ended run has."""
+
+    @wraps(section)
+    def of_study(study: Study) -> list[Section]:
+        return section(study.run) if study.run else []
+
+    return of_study
+
+
+class Case(NamedTuple):
+    """The run that a privacy statement is about, before it starts or after it has ended.
+
+    privacy: the entry of summary.json, None without privacy. sites: rows of clients.csv. planned: whether the run is
+    still to come. deployed: whether the noise is secret and the ledgers are at the sites. standardised: whether columns
+    were scaled by statistics of the data. complete: whether the run finished.
+    """
+
+    config: Config
+    privacy: Mapping[str, Any] | None
+    sites: Sequence[Site]
+    planned: bool = False
+    deployed: bool = False
+    standardised: bool = False
+    complete: bool = True
+
+    @classmethod
+    def of_folder(cls, folder: Path) -> "Case":
+        """The case of an ended run; SettingError if none has ended in this folder."""
+        if not has_ended(folder):
+            raise SettingError(f"no run has ended in {folder}: give its config.toml for what it plans")
+        return cls.of_run(StoredRun(folder))
+
+    @classmethod
+    def of_run(cls, run: StoredRun) -> "Case":
+        """The case of an ended run."""
+        summary = run.summary
+        return cls(
+            run.config, summary["privacy"], run.clients, deployed=summary["runtime"] == "deployment",
+            standardised=bool(summary["standardised"]), complete=bool(summary["finished"]),
+        )  # fmt: skip
+
+    @classmethod
+    def of_setup(cls, setup: PreparedRun) -> "Case":
+        """The case of a run before it starts, if every client that the plan samples takes part."""
+        plan = setup.plan
+        if plan is None:
+            return cls(setup.config, None, [], planned=True)
+        columns = {"rows": setup.partition.sizes, "asked": plan.rounds_in, **accounts(plan, plan.shares)}
+        evaluated = plan.evaluation.costs() if plan.evaluation else 0.0
+        asked = np.flatnonzero(plan.rounds_in + evaluated).tolist()
+        sites = [{"client": c} | {name: float(column[c]) for name, column in columns.items()} for c in asked]
+        return cls(
+            setup.config, spent(plan, plan.shares, seeded=False), sites, planned=True,
+            standardised=setup.dataset.standardised,
+        )  # fmt: skip
