@@ -20,7 +20,7 @@ class FedPDMClient(AlgorithmClient):
 # Li 2024, Algorithm 2
 class BSDPFedPDMClient(AlgorithmClient):
     """Keeps its dual. Receives a sparse x0, sets its missing entries to zero, uses this point in all local steps, and
-    sends k entries of y: `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.client_update`.
+    sends k entries of y: `twinflower.algorithms.fedpdm.BSDPFedPDM.client_update`.
     """
 
     algorithm_class = algorithms.BSDPFedPDM
@@ -160,7 +160,7 @@ class ZCDPNFLClient(AlgorithmClient):
 
 class DPNFLClient(AlgorithmClient):
     """The same client as for zCDP-NFL, with noise calibrated by the older accounting of DP-NFL:
-    `twinflower.algorithms.dp_nfl.DPNFL.client_update`.
+    `twinflower.algorithms.zcdp_nfl.DPNFL.client_update`.
     """
 
     algorithm_class = algorithms.DPNFL

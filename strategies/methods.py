@@ -31,7 +31,7 @@ class FedPDM(StarStrategy):
 class BSDPFedPDM(StarStrategy):
     """Keeps x0. Sends the k' largest entries of x0 (and a seed for rand-k), receives k entries of each y_i, divides the
     sum in each entry by the number of clients that sent it, and applies the prox:
-    `twinflower.algorithms.bsdp_fedpdm.BSDPFedPDM.server_update`.
+    `twinflower.algorithms.fedpdm.BSDPFedPDM.server_update`.
 
     A missing client is not counted as a sender of any entry.
     """
@@ -214,7 +214,7 @@ class ZCDPNFL(RelayStrategy):
 
 
 class DPNFL(RelayStrategy):
-    """The same relay as for zCDP-NFL: `twinflower.algorithms.dp_nfl.DPNFL`.
+    """The same relay as for zCDP-NFL: `twinflower.algorithms.zcdp_nfl.DPNFL`.
 
     For a missing client its last message is used again. After `dead_after` rounds without a reply it leaves the graph.
     """

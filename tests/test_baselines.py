@@ -23,9 +23,8 @@ from problems import (
 
 from twinflower.algorithms import ALGORITHMS, ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold, SoteriaFL
 from twinflower.algorithms.algorithm import NO_INFO, RunInfo
-from twinflower.algorithms.base import LocalMethod
 from twinflower.algorithms.echo import Echoed, confirmed
-from twinflower.algorithms.local import path_length
+from twinflower.algorithms.local import LocalMethod, path_length
 from twinflower.algorithms.server_prox import ServerProx
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError

@@ -13,8 +13,8 @@ from tracking import FEATURES, ROWS, with_quiet_part, x0_of
 
 from twinflower.algorithms import FedAvg, FedSGM
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.averaging import unbiased_mean
 from twinflower.algorithms.echo import confirmed
+from twinflower.algorithms.messages import unbiased_mean
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.problems.batches import LocalSchedule, Workload

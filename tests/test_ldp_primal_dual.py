@@ -12,8 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import central_optimum, convex_problem, last, random_shards, small, state_of
 
 from twinflower.algorithms.algorithm import RunInfo, stack
-from twinflower.algorithms.ldp_outlook import look_out
-from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual
+from twinflower.algorithms.ldp_primal_dual import LDPPrimalDual, look_out
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon

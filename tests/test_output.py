@@ -7,7 +7,7 @@ from problems import one_of_each, small, variants_of
 
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.base import LocalMethod
+from twinflower.algorithms.local import LocalMethod
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.simulation.runs.server import strategy_of

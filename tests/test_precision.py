@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, one_of_each, public, random_shards, run, small, state_of
 
 import twinflower
-from twinflower.algorithms.averaging import mean_of_senders, mean_over_clients
 from twinflower.algorithms.feddyn import FedDyn
 from twinflower.algorithms.fedpdm import FedPDM
+from twinflower.algorithms.messages import mean_of_senders, mean_over_clients
 from twinflower.algorithms.scaffold import Scaffold
 from twinflower.clients import CLIENTS, ContextLedger, FedPDMClient
 from twinflower.clients.records import record_of

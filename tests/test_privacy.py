@@ -16,9 +16,9 @@ from scipy.stats import chi2
 from twinflower.algorithms import ALGORITHMS, BSDPFedPDM, FedAvg, FedPDM, Scaffold
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import Echoed
-from twinflower.algorithms.fedpdm import State
+from twinflower.algorithms.fedpdm import State, published_sensitivity
 from twinflower.algorithms.messages import Inbox
-from twinflower.algorithms.published import published_sensitivity, published_true_sensitivities
+from twinflower.algorithms.published import published_true_sensitivities
 from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu

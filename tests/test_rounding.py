@@ -18,7 +18,7 @@ from problems import small
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.algorithms.base import LocalMethod
+from twinflower.algorithms.local import LocalMethod
 from twinflower.clients import CLIENTS
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget

@@ -12,9 +12,8 @@ from scipy.optimize import minimize
 
 from twinflower.algorithms.algorithm import RunInfo, stack
 from twinflower.algorithms.messages import Vector
-from twinflower.algorithms.multipliers import multipliers
 from twinflower.algorithms.ssca import SSCA
-from twinflower.algorithms.ssca_constrained import ConstrainedSSCA
+from twinflower.algorithms.ssca_constrained import ConstrainedSSCA, multipliers
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError, SettingError
 from twinflower.known_objectives import make_model
@@ -333,7 +332,7 @@ def test_one_bound_by_the_closed_form_is_one_bound_by_the_dual():
 
 
 def test_multipliers_that_are_not_found_end_the_run(monkeypatch):
-    monkeypatch.setattr("twinflower.algorithms.multipliers._STEPS", 1)
+    monkeypatch.setattr("twinflower.algorithms.ssca_constrained._STEPS", 1)
     problem = np.eye(3), np.array([1e-3, 1e-3, 1.0]), np.array(0.1), np.array(1e5)
     with pytest.raises(RunError, match="the multipliers of 3 bounds were not found"):
         multipliers(*problem)

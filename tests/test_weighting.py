@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import SMALL, VARIANTS, first_variant, keywords, methods_of, one_of_each, run_config, small
 
 from twinflower.algorithms import ALGORITHMS
-from twinflower.algorithms.base import LocalMethod
+from twinflower.algorithms.local import LocalMethod
 from twinflower.errors import SettingError
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch

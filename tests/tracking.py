@@ -1,4 +1,4 @@
-"""What the tests of methods whose server tracks a mean (`echoed_prox.TracksMean`) have in common."""
+"""What the tests of methods whose server tracks a mean (`echo.TracksMean`) have in common."""
 
 import numpy as np
 from problems import convex_problem, run

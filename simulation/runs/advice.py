@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from twinflower.algorithms.base import LocalMethod
+from twinflower.algorithms.local import LocalMethod
 from twinflower.arrays import Index, Labels
 from twinflower.data.sets import OWN, Data
 from twinflower.known_objectives import SURVIVAL

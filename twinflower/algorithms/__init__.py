@@ -1,8 +1,6 @@
 """The registry of algorithms: ALGORITHMS maps the name that a user types to the class."""
 
 from .algorithm import Algorithm, check_class
-from .bsdp_fedpdm import BSDPFedPDM
-from .dp_nfl import DPNFL
 from .fedadam import FedAdam
 from .fedadmm import FedADMM
 from .fedavg import FedAvg
@@ -10,7 +8,7 @@ from .feddr import FedDR
 from .feddualavg import FedDualAvg
 from .feddyn import FedDyn
 from .fedmid import FedMiD
-from .fedpdm import FedPDM
+from .fedpdm import BSDPFedPDM, FedPDM
 from .fedprox import FedProx
 from .fedsgm import FedSGM
 from .isrl_dp import ISRLDP
@@ -24,7 +22,7 @@ from .scaffold import Scaffold
 from .soteriafl import SoteriaFL
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
-from .zcdp_nfl import ZCDPNFL
+from .zcdp_nfl import DPNFL, ZCDPNFL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)

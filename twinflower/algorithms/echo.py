@@ -14,13 +14,16 @@ off by the lost value. Therefore these methods are `Algorithm.needs_client_state
 such a client.
 """
 
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, of_clients
+from ..arrays import Array, Index, Seeds, of_clients
 from .algorithm import Algorithm
 from .layout import Count, Layout, Point
+from .server_prox import ServerProx
 
 
 class Unacknowledged(NamedTuple):
@@ -93,3 +96,49 @@ def echo(heard: Index, node: Index) -> Index:
     if np.ndim(node) and node.shape[-1] == heard.shape[-1]:
         return heard
     return heard[..., node] if np.ndim(node) == 0 else of_clients(heard, np.asarray(node))
+
+
+class Inbox(NamedTuple):
+    """x0 (..., d), kept entries and rand-k seed (`messages.Inbox`), and heard (...,), the last round of this client
+    that the server counted."""
+
+    x0: Array
+    kept: Index
+    seed: Seeds
+    heard: Index
+
+
+@dataclass(frozen=True)
+class EchoedProx(ServerProx, Echoed):
+    """A method whose clients keep a variable that the server tracks, and whose server state has a field heard (..., N),
+    the last counted round of each client."""
+
+    @cached_property
+    def inbox(self) -> Layout:
+        """The layout of the echo, x0, and the seed for rand-k."""
+        return Layout(Inbox, Count("heard"), *self.point)
+
+    def broadcast(self, server: Any, round_: int, node: Index) -> Inbox:
+        """Send x0 and the echo."""
+        x0, kept, seed = super().broadcast(server, round_, node)
+        return Inbox(x0, kept, seed, echo(server.heard, node))
+
+
+class MeanServer(NamedTuple):
+    """x0 (..., d); the mean (..., d) before the prox that gives x0; average (..., d) for `final_model`; heard (..., N),
+    the last counted round of each client; and the key (...,) of the run's public random numbers."""
+
+    x0: Array
+    mean: Array
+    average: Array
+    heard: Index
+    key: Seeds
+
+
+@dataclass(frozen=True)
+class TracksMean(EchoedProx):
+    """A method whose server adds the clients' differences to a mean, and applies the prox of h to it."""
+
+    def init_server(self, start: Array, num_clients: int, key: Seeds) -> MeanServer:
+        """Start with x0 = mean = start."""
+        return MeanServer(start, start, start, nobody_heard(start, num_clients), key)

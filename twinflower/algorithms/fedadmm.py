@@ -47,12 +47,19 @@ from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import Setting, above, at_least
 from ..work import LocalWork, Report
-from .averaging import mean_of_senders
-from .base import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .echo import Unacknowledged, acknowledge, confirmed, initial, unacknowledged, vectors_of
-from .echoed_prox import MeanServer, TracksMean
+from .echo import (
+    MeanServer,
+    TracksMean,
+    Unacknowledged,
+    acknowledge,
+    confirmed,
+    initial,
+    unacknowledged,
+    vectors_of,
+)
 from .layout import Layout
-from .messages import Upload
+from .local import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
+from .messages import Upload, mean_of_senders
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ class FedADMM(TracksMean):
     """FedADMM with FedAvg's settings (`missing` has no effect: an entry that nobody sent does not change).
 
     rho > 0: penalty of the augmented Lagrangian, with rho * step_size < 2. server_step: eta, or 0 for |S|/N.
-    stopping_tolerance, local_start: see `fedpdm_settings.FedPDMSettings`.
+    stopping_tolerance, local_start: see `fedpdm.FedPDM`.
     """
 
     name: ClassVar[str] = "fedadmm"

@@ -41,11 +41,18 @@ import numpy as np
 from ..arrays import Array, Index
 from ..settings import Rule, Setting, above
 from ..work import LocalWork, Report
-from .averaging import mean_of_senders
-from .base import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .echo import Unacknowledged, acknowledge, confirmed, initial, unacknowledged, vectors_of
-from .echoed_prox import MeanServer, TracksMean
-from .messages import Upload
+from .echo import (
+    MeanServer,
+    TracksMean,
+    Unacknowledged,
+    acknowledge,
+    confirmed,
+    initial,
+    unacknowledged,
+    vectors_of,
+)
+from .local import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
+from .messages import Upload, mean_of_senders
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ client keeps     nothing
        receives  z (..., d) and s, the length of all steps so far
        sends     z_i - z (..., d), and its number of local steps K
 server keeps     z (..., d), from x0 = start, s, from 0, and x0 (..., d)
-What happens to missing clients and entries is in `proximal_steps`. The paper's own pages were not at hand: this is the
-authors' program (github hongliny/FCO-ICML21), which adds up s as above. The paper allows any mirror map; here it is
-||x||^2 / 2.
+What happens to missing clients and entries is in `fedmid.ProximalSteps`. The paper's own pages were not at hand: this
+is the authors' program (github hongliny/FCO-ICML21), which adds up s as above. The paper allows any mirror map; here it
+is ||x||^2 / 2.
 
 What s means. z - start is minus the sum of all gradients, each times its step, and x0 minimises
 <start - z, x> + s h(x) + ||x - start||^2 / 2: h is weighted as all linearised losses so far together are, so its share
@@ -55,9 +55,9 @@ from ..problems.interfaces import Batch, Bounds
 from ..problems.regularisers import Zero, prox_each
 from ..work import LocalWork
 from .algorithm import length, to_nodes
+from .fedmid import ProximalSteps
 from .layout import Amount, Layout, SparseVector
 from .messages import Upload
-from .proximal_steps import ProximalSteps
 
 
 class Inbox(NamedTuple):
@@ -83,7 +83,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class FedDualAvg(ProximalSteps):
-    """FedDualAvg with the settings of `proximal_steps.ProximalSteps`."""
+    """FedDualAvg with the settings of `fedmid.ProximalSteps`."""
 
     name: ClassVar[str] = "feddualavg"
     title: ClassVar[str] = "FedDualAvg: sums of gradients are averaged, and h is weighted by all steps so far"

@@ -27,10 +27,9 @@ import numpy as np
 from ..arrays import Array, Index, Mask, Seeds
 from ..settings import Setting, above
 from ..work import LocalWork, Report
-from .averaging import mean_of_senders
-from .base import check_pull
 from .echo import (
     UNACKNOWLEDGED,
+    EchoedProx,
     Unacknowledged,
     acknowledge,
     confirmed,
@@ -38,8 +37,8 @@ from .echo import (
     unacknowledged,
     untouched,
 )
-from .echoed_prox import EchoedProx
-from .messages import Upload
+from .local import check_pull
+from .messages import Upload, mean_of_senders
 
 
 class Server(NamedTuple):

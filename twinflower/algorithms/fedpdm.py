@@ -1,4 +1,5 @@
-"""FedPDM: federated primal-dual method (Li 2023: FedPDM-DP, Algorithm 1; Li 2024: DP-FedPDM, Algorithm 1).
+"""FedPDM: federated primal-dual method (Li 2023: FedPDM-DP, Algorithm 1; Li 2024: DP-FedPDM, Algorithm 1), and
+BSDP-FedPDM, its sparsified form (Li 2024, Algorithm 2).
 
     minimise  (1/N) sum_i f_i(x) + h(x),     f_i smooth, possibly non-convex, h with an easy prox
     L_i(x, x0, dual) = f_i(x) + <dual, x0 - x> + rho/2 ||x0 - x||^2
@@ -22,20 +23,20 @@ several rounds. "public-state" adds the noise to x, so that dual and y are funct
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..privacy.release import Release
+from ..errors import SettingError
+from ..privacy.release import Release, geometric_sum
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
+from ..settings import Setting, above, one_of
 from ..work import LocalWork, Report
-from .averaging import Memory, empty_memory, mean_of_memory, remember
-from .fedpdm_settings import FedPDMSettings
 from .layout import Layout, Point
-from .messages import Upload
-from .published import published_sensitivity, share_of_noise
+from .local import LocalMethod, LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
+from .messages import Ratio, Upload, mean_of_senders
 
 
 class State(NamedTuple):
@@ -43,6 +44,18 @@ class State(NamedTuple):
 
     dual: Array
     x: Array
+
+
+class Memory(NamedTuple):
+    """The last value received of every entry from every client, last (..., N, d), and a mask of the entries received so
+    far, heard (..., N, d).
+
+    heard has shape (..., N, 1) if messages are dense. Both arrays have N = 0 if no memory is kept. Each round copies
+    and averages all N d numbers.
+    """
+
+    last: Array
+    heard: Mask
 
 
 class Server(NamedTuple):
@@ -56,12 +69,81 @@ class Server(NamedTuple):
     key: Seeds
 
 
+def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool) -> Memory:
+    """A memory without any received entries; of size N = 0 if it is not wanted.
+
+    Raises SettingError if it would take more than 4 GiB.
+    """
+    clients = num_clients if wanted else 0
+    if not start.nbytes * clients < 2**32:
+        raise SettingError(
+            f"aggregation memory keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: use aggregation sampled"
+        )
+    shape = start.shape[:-1] + (clients, start.shape[-1])
+    return Memory(np.zeros(shape, start.dtype), np.zeros((*shape[:-1], 1 if dense else shape[-1]), dtype=bool))
+
+
+def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -> Memory:
+    """The memory after the entries (..., K, d) that clients (..., K) sent have replaced their older values."""
+    where = np.broadcast_to(clients[..., None], values.shape)
+    if sent is not None:
+        values = np.where(sent, values, np.take_along_axis(memory.last, where, -2))
+        sent = sent | np.take_along_axis(memory.heard, where, -2)
+    last, heard = memory.last.copy(), memory.heard.copy()
+    np.put_along_axis(last, where, values, -2)
+    np.put_along_axis(heard, clients[..., None] if sent is None else where, True if sent is None else sent, -2)
+    return Memory(last, heard)
+
+
+def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None = None) -> Array:
+    """Mean (..., d) of each entry over the clients that have ever sent it; `unheard` (..., d) for an entry that no
+    client has sent."""
+    mean = mean_of_senders(memory.last, memory.heard, unheard, shares)
+    return mean.astype(memory.last.dtype, copy=False)
+
+
 @dataclass(frozen=True)
-class FedPDM(FedPDMSettings):
-    """FedPDM; its settings are in `fedpdm_settings.FedPDMSettings`."""
+class FedPDM(LocalMethod):
+    """FedPDM.
+
+    rho > 0: penalty of the augmented Lagrangian; with rho * step_size >= 2 the local loop diverges. stopping_tolerance:
+    nu of (11), 0 = off. aggregation: "sampled" averages this round's y, as in the paper, and does not converge to the
+    optimum unless all clients take part; "memory" averages every client's last y and converges. local_start: "server"
+    starts at x0 (Li 2024 line 6), "warm" at the client's last x. unstable_steps: "allow" accepts rho * step_size >= 2,
+    to show the effect of the published setting. privacy has an additional value, "as-published". All other settings are
+    in `local.LocalMethod` and, for sparsified messages, `messages.Messages`.
+    """
 
     name: ClassVar[str] = "fedpdm"
     title: ClassVar[str] = "FedPDM (Li 2023, Li 2024): primal-dual, non-smooth h on the server"
+    modes: ClassVar[tuple[str, ...]] = ("none", "public-state", "gradient", "as-published")
+
+    rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
+    stopping_tolerance: StoppingTolerance = 0.0
+    aggregation: Annotated[
+        str, Setting("what the server averages: this round's messages, or all clients' last",
+                     one_of(("sampled", "memory")))
+    ] = "sampled"
+    local_start: LocalStart = "server"
+    unstable_steps: Annotated[
+        str, Setting("whether rho * step-size of 2 and more, which diverges, is allowed", one_of(("refuse", "allow")))
+    ] = "refuse"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unstable_steps == "refuse":
+            check_pull("rho", self.rho, self.step_size)
+        check_tolerance(self.stopping_tolerance, self.privacy)
+
+    @property
+    def pull(self) -> float:
+        """rho, the weight of the proximal term."""
+        return self.rho
+
+    def check_sum(self, steps: int) -> None:
+        """Require in addition that every local loop starts at x0."""
+        super().check_sum(steps)
+        check_sum_start(self.local_start)
 
     @cached_property
     def state(self) -> Layout:
@@ -122,3 +204,33 @@ class FedPDM(FedPDMSettings):
         everybody = np.arange(memory.last.shape[-2])
         shares = self.info.shares(np.broadcast_to(everybody, (*clients.shape[:-1], len(everybody))))
         return memory, mean_of_memory(memory, self.unheard(server), shares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BSDPFedPDM(FedPDM):
+    """BSDP-FedPDM: FedPDM with bidirectional sparsification (Li 2024, Algorithm 2).
+
+    A client's round and the settings are FedPDM's; only the messages are sparsified (`messages.Messages`): a client
+    receives the top-k' of x0, zero-padded, and sends k = round(uplink_ratio d) entries of y, top-k or rand-k, by
+    default half of them. uplink_ratio = downlink_ratio = 1 is DP-FedPDM.
+    """
+
+    name: ClassVar[str] = "bsdp-fedpdm"
+    title: ClassVar[str] = "BSDP-FedPDM (Li 2024): FedPDM with top-k or rand-k up and top-k down"
+
+    uplink_ratio: Ratio = 0.5
+
+
+def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
+    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of Li 2023 and Li 2024, true for one round only."""
+    return 4 * bounds.gradient * step_size * geometric_sum(abs(1 - step_size * rho), steps)
+
+
+def share_of_noise(rate: float, taken: Index, planned: Index) -> Array:
+    """The factor (...,) by which Theorem 1 scales the noise of a client that stopped after `taken` of its `planned`
+    steps, rate = rho * eta.
+
+    The stopping rule chooses `taken` from the data, so the factor itself leaks information.
+    """
+    sums = np.cumsum(abs(1 - rate) ** np.arange(planned.max()))
+    return sums[taken - 1] / sums[planned - 1]  # type: ignore[no-any-return]

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from ..settings import Setting, at_least
-from .base import check_pull
 from .fedavg import PlainAveraging
+from .local import check_pull
 
 
 @dataclass(frozen=True)

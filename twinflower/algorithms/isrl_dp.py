@@ -26,8 +26,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..settings import Setting, one_of
 from ..work import LocalWork, Report
-from .averaging import mean_of_senders
-from .messages import NOTHING, Nothing, Upload
+from .messages import NOTHING, Nothing, Upload, mean_of_senders
 from .server_prox import ServerProx
 
 

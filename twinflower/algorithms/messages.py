@@ -4,21 +4,24 @@ The server sends the top-k' entries of x0, k' = round(downlink_ratio d), and the
 throughout. The client sends k = round(uplink_ratio d) entries of its point, chosen by top-k or rand-k. The server
 divides the sum of an entry by the number of clients that sent it (20), (23). With a ratio of 1 the whole point is sent,
 without indices.
+
+Sums run over the client axis in ascending partition order, independent of the order of arrival, so every runtime adds
+the same numbers in the same order.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Mask, Seeds
+from ..arrays import Array, Index, Mask, Seeds, of_clients
 from ..randomness import stream
 from ..settings import SHARE, Setting, check_choice, check_settings, one_of
 from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
 from ..work import Report
 from .algorithm import Algorithm, to_nodes
-from .averaging import mean_of_senders
 from .layout import Constant, Count, Entries, Field, Layout, Point, SparseVector
 
 
@@ -184,3 +187,49 @@ def check_mode(algorithm: Any) -> None:
     """Raise SettingError unless the algorithm has its privacy mode."""
     check_choice(f"privacy.mode of {type(algorithm).__name__}", algorithm.privacy, algorithm.modes)
 
+
+def mean_of_senders(
+    values: Array, sent: Mask | None, unheard: Array | float = 0.0, shares: Array | None = None
+) -> Array:
+    """The sum of an entry over the clients that sent it, divided by their number (Li 2024 (20), (23)).
+
+    An entry that nobody sent is taken from unheard, (..., d) or a number. shares (..., K) > 0: if given, the clients'
+    weights in F; the mean over the senders of an entry is then weighted in proportion to them. The result is double in
+    any precision.
+    """
+    if shares is not None:
+        return _weighted_mean(values, sent, unheard, shares[..., None])
+    if sent is None:
+        return _mean(values)
+    count, total = sent.sum(-2), (values * sent).sum(-2, dtype=np.float64)
+    return np.where(count > 0, total / np.maximum(count, 1), unheard)
+
+
+def mean_over_clients(values: Array) -> Array:
+    """The mean (..., d) of values (..., K, d), in their precision; the sum is double, because rounding errors grow with
+    K."""
+    return _mean(values).astype(values.dtype, copy=False)
+
+
+def unbiased_mean(values: Array, clients: Index, sizes: Sequence[int]) -> Array:
+    """Unbiased estimate (..., q) of the mean over all rows, from the values (..., K, q) of clients (..., K), each the
+    mean over its own rows, of which clients have `sizes`; if empty, all have the same number."""
+    if not sizes:
+        return mean_over_clients(values)
+    numbers = np.array(sizes)
+    shares = numbers / numbers.mean(-1, keepdims=True)
+    weighted = of_clients(shares, clients)[..., None] * values
+    return weighted.mean(-2).astype(values.dtype, copy=False)  # type: ignore[no-any-return]
+
+
+def _mean(values: Array) -> Array:
+    mean = np.add.reduce(values, -2, dtype=np.float64)
+    mean /= values.shape[-2]
+    return mean  # type: ignore[no-any-return]
+
+
+def _weighted_mean(values: Array, sent: Mask | None, unheard: Array | float, shares: Array) -> Array:
+    if sent is not None:
+        shares = shares * sent
+    total = shares.sum(-2)
+    return np.where(total > 0, (values * shares).sum(-2) / np.where(total > 0, total, 1.0), unheard)

@@ -39,9 +39,8 @@ from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import Setting, at_least
 from ..work import LocalWork, Report
-from .averaging import mean_of_senders
-from .base import LocalMethod, check_pull
-from .messages import VECTOR, Upload, Vector
+from .local import LocalMethod, check_pull
+from .messages import VECTOR, Upload, Vector, mean_of_senders
 from .relay import put_rows
 
 

@@ -28,15 +28,15 @@ from ..problems.objectives import LinearModel
 from ..work import LocalWork
 from .algorithm import length
 from .echo import Unacknowledged, confirmed
-from .networked_admm import Inbox, NetworkedADMM
 from .relay import GrowingBudget
+from .zcdp_nfl import Inbox, NetworkedADMM
 
 _DIGITS, _MOST_STEPS = 74.0, 10_000  # (1 - rate)^(74 / rate) < 1e-32, for squared errors
 
 
 @dataclass(frozen=True)
 class PADMM(NetworkedADMM, GrowingBudget):
-    """The method with the settings of `networked_admm.NetworkedADMM`. It uses the prox of h."""
+    """The method with the settings of `zcdp_nfl.NetworkedADMM`. It uses the prox of h."""
 
     name: ClassVar[str] = "p-admm"
     title: ClassVar[str] = "P-ADMM (Gauthier 2023): exact local steps, smooth losses only, to compare"

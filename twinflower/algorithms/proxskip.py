@@ -31,10 +31,9 @@ from ..randomness import stream
 from ..settings import SHARE, Setting, above, check_choice, check_settings
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, RunInfo, length, to_nodes
-from .averaging import mean_over_clients
 from .layout import Layout, Point
 from .local import local_steps
-from .messages import Dense, Vector, check_mode
+from .messages import Dense, Vector, check_mode, mean_over_clients
 
 
 class State(NamedTuple):

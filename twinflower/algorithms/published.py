@@ -18,22 +18,7 @@ from ..privacy.plan import Plan, Target
 from ..privacy.release import geometric_sum, step_factor
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
-from .fedpdm_settings import FedPDMSettings
-
-
-def published_sensitivity(bounds: Bounds, step_size: float, rho: float, steps: int) -> float:
-    """s = 4 eta G sum_{j<Q} |1 - eta rho|^j: Theorem 1 of Li 2023 and Li 2024, true for one round only."""
-    return 4 * bounds.gradient * step_size * geometric_sum(abs(1 - step_size * rho), steps)
-
-
-def share_of_noise(rate: float, taken: Index, planned: Index) -> Array:
-    """The factor (...,) by which Theorem 1 scales the noise of a client that stopped after `taken` of its `planned`
-    steps, rate = rho * eta.
-
-    The stopping rule chooses `taken` from the data, so the factor itself leaks information.
-    """
-    sums = np.cumsum(abs(1 - rate) ** np.arange(planned.max()))
-    return sums[taken - 1] / sums[planned - 1]  # type: ignore[no-any-return]
+from .fedpdm import FedPDM, published_sensitivity
 
 
 def published_true_sensitivities(
@@ -115,7 +100,7 @@ class PublishedRule:
 
 
 def published_plan(
-    algorithm: FedPDMSettings, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
+    algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
     asked: Participation, target: Target, rule: PublishedRule,
 ) -> Plan:  # fmt: skip
     """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
@@ -132,7 +117,7 @@ def published_plan(
 
 
 def true_costs(
-    algorithm: FedPDMSettings, bounds: Bounds, workloads: Sequence[Workload], asked: Participation
+    algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], asked: Participation
 ) -> Array:
     """The sum over each client's rounds of (true / published sensitivity)^2, (N,). Divided by the squared noise
     multiplier it is mu^2 (Gaussian differential privacy).
@@ -154,14 +139,14 @@ def _true_cost(bounds: Bounds, step_sizes: list[float], rho: float, steps: int) 
         return float((ratios * ratios).sum())
 
 
-def caveat(algorithm: FedPDMSettings, costs: Array, clips_means: bool = False) -> tuple[str, bool]:
+def caveat(algorithm: FedPDM, costs: Array, clips_means: bool = False) -> tuple[str, bool]:
     """The flaw in the papers' guarantee, given the true costs, and whether any guarantee remains."""
     text, provable = _flaw(algorithm, costs)
     more = "; clip-norm bounds the mean gradient of a batch, not that of a record" if clips_means else ""
     return text + more, provable
 
 
-def _flaw(algorithm: FedPDMSettings, costs: Array) -> tuple[str, bool]:
+def _flaw(algorithm: FedPDM, costs: Array) -> tuple[str, bool]:
     if algorithm.stopping_tolerance:
         return "no guarantee: the stopping rule's number of steps scales the noise, and is private", False
     if algorithm.uplink == "top-k" and algorithm.uplink_ratio < 1:

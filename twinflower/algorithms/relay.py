@@ -31,11 +31,9 @@ from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable
 from ..problems.topologies import Neighbours, adjacency, compact, connected, degrees, sums
 from ..settings import SHARE, Setting, at_least, between, check_settings
 from .algorithm import NO_INFO, RunInfo
-from .averaging import mean_over_clients
-from .base import StepDecay, StepSize
 from .echo import acknowledge, nobody_heard
-from .local import decayed
-from .messages import Dense, check_mode
+from .local import StepDecay, StepSize, decayed
+from .messages import Dense, check_mode, mean_over_clients
 
 
 class Server(NamedTuple):

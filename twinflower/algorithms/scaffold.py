@@ -31,7 +31,6 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .algorithm import to_nodes
-from .averaging import mean_of_senders
 from .echo import (
     UNACKNOWLEDGED,
     Echoed,
@@ -44,7 +43,7 @@ from .echo import (
     untouched,
 )
 from .layout import Count, Layout, SparseVector
-from .messages import Upload
+from .messages import Upload, mean_of_senders
 from .server_prox import ServerProx
 
 

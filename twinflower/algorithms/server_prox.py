@@ -23,14 +23,13 @@ from ..errors import SettingError
 from ..problems.regularisers import Subdifferentiable, Zero, prox_each
 from ..settings import Setting, one_of
 from ..work import LocalWork
-from .base import LocalMethod
-from .local import LocalEnd, Subgradient, path_length
+from .local import LocalEnd, LocalMethod, Subgradient, path_length
 from .messages import Upload
 
 
 @dataclass(frozen=True)
 class ServerProx(LocalMethod):
-    """The settings of `base.LocalMethod` and `messages.Messages`, and composite, "server-prox" or "local-subgradient".
+    """The settings of `local.LocalMethod` and `messages.Messages`, and composite, "server-prox" or "local-subgradient".
 
     A subclass's server state has the fields x0, mean and average, (..., d) each (`LocalMethod.averaged`).
     """

@@ -45,9 +45,9 @@ from ..errors import require
 from ..settings import Setting, between, one_of
 from ..sparsifiers import SPARSIFIERS, kept_entries
 from ..work import LocalWork, Report
-from .averaging import mean_of_senders
 from .echo import (
     UNACKNOWLEDGED,
+    EchoedProx,
     Unacknowledged,
     acknowledge,
     confirmed,
@@ -55,9 +55,8 @@ from .echo import (
     unacknowledged,
     untouched,
 )
-from .echoed_prox import EchoedProx
 from .isrl_dp import ISRLDP
-from .messages import Upload
+from .messages import Upload, mean_of_senders
 
 
 class Server(NamedTuple):

@@ -19,19 +19,227 @@ with kappa = 1 and U outside, for one bound on the whole cost. With penalties "1
 and each stage starts a new surrogate. If a stage ends with positive slack, the next stage uses the next penalty.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array, Index, Seeds
-from ..problems.constraints import shares
-from ..problems.interfaces import Batch, losses_and_grads
+from ..arrays import Array, Index, Mask, Seeds
+from ..errors import RunError, SettingError, require
+from ..privacy.release import Release, Rounding
+from ..problems.batches import Workload
+from ..problems.constraints import groups_of_a_record, read_penalties, shares
+from ..problems.interfaces import Batch, Bounds, losses_and_grads
+from ..problems.penalised import Penalised
+from ..problems.regularisers import Zero
+from ..settings import Setting
+from .bounded_losses import BoundedLosses
 from .layout import Layout, Point
 from .messages import Vector
-from .multipliers import multipliers
-from .ssca_bounds import CostBounds
+from .ssca import Decay, Surrogates
+
+
+@dataclass(frozen=True)
+class CostBounds(Surrogates, BoundedLosses):
+    """The bounds on costs: settings, what one record changes, and measures.
+
+    With privacy "gradient", the gradients and values of a round are one release with noise. ||S||^2 then includes the
+    energy of the noise, which is not subtracted, so the multipliers are smaller than without noise.
+
+    The settings are those of `ssca.Surrogates` and `bounded_losses.BoundedLosses`, and
+    penalties: c, or an increasing list of penalties.
+
+    The default step_decay is larger than the paper's 0.3, with which fewer runs satisfy their constraints.
+    """
+
+    server_columns: ClassVar[tuple[str, ...]] = ("squared_norm", "nu", "slack")
+
+    step_decay: Decay = 0.36
+    penalties: Annotated[
+        str, Setting("penalty c of a slack, or an increasing list of them", unit="comma-separated numbers",
+                     numbers=True)
+    ] = "1e5"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(isinstance(self.regulariser, Zero), "ssca-constrained minimises ||x||^2: set regulariser to none")
+        literal = [c.name for c in self.bounded] == ["cost"]
+        if self.surrogate != "exact" and not literal:
+            raise SettingError(
+                f"surrogate = literal supports only one constraint, a bound on the cost; got constraints "
+                f"'{self.constraints}': use surrogate = exact"
+            )
+        read_penalties(self.penalties)
+        self.check_clip(self.privacy != "none")
+
+    def check_sum(self, steps: int) -> None:
+        """Always raise SettingError: running on sums alone is not yet supported."""
+        require(
+            False,
+            "trust sum does not support ssca-constrained, whose messages contain losses as well as gradients: use ssca",
+        )
+
+    @cached_property
+    def costs(self) -> list[float]:
+        """The penalties c."""
+        return read_penalties(self.penalties)
+
+    def check(self, objective: Any) -> None:
+        """Raise SettingError for a penalty inside the loss, which would be bounded as well, once per group, and for
+        unsuitable objectives."""
+        require(
+            not isinstance(objective, Penalised) or not (objective.l2 or objective.nonconvex),
+            "ssca-constrained bounds the data loss alone: set l2 and nonconvex to 0",
+        )
+        super().check(objective)
+
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
+        """One release of all gradients and values.
+
+        In a group that it stays in, a replaced record changes the gradient by at most 2 C and the value, loss - U in
+        units of loss_clip, by at most 1. In a group that it leaves or joins, it changes them by at most C and 1, which
+        is less. It is assumed to stay in the `others` groups (all rows, or a feature). By class, it either stays in at
+        most `first` groups, or changes its class and leaves or joins at most `first` + `second` groups.
+        """
+        stays, moves = (2 * bounds.gradient) ** 2 + 1, bounds.gradient**2 + 1
+        others, first, second = groups_of_a_record(self.bounded)
+        squares = others * stays + max(first * stays, (first + second) * moves)
+        return Release(math.sqrt(squares) * workload.replaced_in_batch / workload.rows)
+
+    def rounding(
+        self, state: Any, inbox: Vector, bounds: Bounds, workload: Workload, round_: int, sigma: float
+    ) -> Rounding:
+        """The bound for all gradients and for the values loss - U in units of loss_clip."""
+        limits = math.fsum(1 + abs(c.limit) / self.loss_clip for c in self.bounded)
+        return Rounding(len(self.bounded) * bounds.gradient + limits, 0.0)
+
+    def server_metrics(self, server: Any) -> dict[str, Array]:
+        """||x||^2, the largest multiplier, and the total slack."""
+        return {**super().server_metrics(server), "nu": server.nu, "slack": server.slack}
+
+
+_ROUNDING = 32 * np.finfo(float).eps
+_STEPS = 100  # per bound
+
+
+def multipliers(slopes: Array, constants: Array, curvature: Array, penalty: Array) -> Array:
+    """The multipliers nu (..., M) of Problem 5 with (19), solved to rounding, for slopes S (..., M, d), constants A
+    (..., M), curvature k and penalty c (...,), both above 0.
+
+        minimise  ||x||^2 + c sum s     subject to     <S_m, x> + k ||x||^2 + A_m <= s_m,   s >= 0,   m = 1..M
+
+    For multipliers nu (M,) the Lagrangian is lowest at x = -S'nu / (2 w), w = 1 + k sum nu, so that the dual
+
+        D(nu) = <A, nu> - nu'G nu / (4 w)     over [0, c]^M,     G = S S'
+
+    needs the Gram matrix of the slopes only. D is concave, and with p = G nu its derivatives are
+
+        slope_m = A_m - p_m / (2 w) + k nu'p / (4 w^2)              the excess over bound m at that x
+        -hessian = B'G B / (2 w),   B = I - (k / w) nu 1'           semidefinite, singular where G is
+
+    For one bound, nu has the closed form (23). For several bounds, nu is found by an active-set method. Each Newton
+    step moves the free multipliers to the exact maximum along its line, or to the first limit (0 or c) that a
+    multiplier reaches, which then becomes active. Once all free slopes are 0, the active limit with the largest slope
+    pointing away from it is released. Every step increases D, so no active set occurs twice. A slope or a curvature
+    counts as 0 if it is below the rounding error of its own terms, independent of their scale.
+
+    Raises RunError if they are not found to rounding accuracy.
+    """
+    gram = slopes @ slopes.swapaxes(-1, -2)
+    if slopes.shape[-2] == 1:
+        return _one(gram[..., 0, 0], constants[..., 0], curvature, penalty)[..., None]
+    lead = constants.shape[:-1]
+    cases = zip(
+        gram.reshape(-1, *gram.shape[-2:]), constants.reshape(-1, constants.shape[-1]), curvature.flat, penalty.flat,
+        strict=True,
+    )
+    return np.array([_many(*case) for case in cases]).reshape(*lead, -1)
+
+
+def _one(b: Array, a: Array, curvature: Array, penalty: Array) -> Array:
+    """(23), rewritten without the difference of nearly equal numbers; c if the quadratic is positive even at its
+    minimum."""
+    room = b - 4 * curvature * a
+    root = np.sqrt(np.where(room > 0, room, 1.0))
+    return np.where(room > 0, np.clip(4 * a / (root * (np.sqrt(b) + root)), 0, penalty), penalty)
+
+
+class _Dual(NamedTuple):
+    """The dual function D: Gram matrix G (M, M), constants A (M,), curvature k and penalty c."""
+
+    gram: Array
+    constants: Array
+    curvature: float
+    penalty: float
+
+    def slope(self, nu: Array) -> Array:
+        """The gradient of D (M,), with entries set to 0 if they could be rounding errors."""
+        width = 1 + self.curvature * nu.sum()
+        pulled, size = self.gram @ nu / (2 * width), abs(self.gram) @ nu / (2 * width)
+        share = self.curvature * nu / (2 * width)
+        slope = self.constants - pulled + share @ pulled
+        size = abs(self.constants) + size + share @ size
+        return np.where(abs(slope) > _ROUNDING * size, slope, 0.0)
+
+    def newton(self, nu: Array, slope: Array, free: Mask) -> Array:
+        """A direction of ascent (M,) in the free multipliers; it is very long where D has no curvature."""
+        width = 1 + self.curvature * nu.sum()
+        turned = np.eye(len(nu)) - self.curvature / width * nu[:, None]
+        hessian = (turned.T @ self.gram @ turned)[np.ix_(free, free)] / (2 * width)
+        unit = 1 / np.sqrt(np.where(hessian.diagonal() > 0, hessian.diagonal(), 1.0))
+        values, vectors = np.linalg.eigh(unit[:, None] * hessian * unit)
+        step = np.zeros_like(nu)
+        step[free] = unit * (vectors @ (vectors.T @ (unit * slope[free]) / np.maximum(values, _ROUNDING)))
+        return step
+
+    def along(self, nu: Array, step: Array, slope: Array) -> float:
+        """The t >= 0 that maximises D(nu + t step), or infinity if D increases without limit.
+
+        With r = k sum step / w and h the curvature at t = 0, the slope at t is <slope, step> - h t (2 + r t) / (2 (1 +
+        r t)^2). Its zero is the analogue of (23) on that line.
+        """
+        width = 1 + self.curvature * nu.sum()
+        r = self.curvature * step.sum() / width
+        turned = step - r * nu
+        h = turned @ self.gram @ turned / (2 * width)
+        if h <= _ROUNDING * (abs(turned) @ abs(self.gram) @ abs(turned)) / (2 * width):
+            return np.inf
+        newton = slope @ step / h
+        room = 1 - 2 * r * newton
+        return float(2 * newton / (np.sqrt(room) * (1 + np.sqrt(room)))) if room > 0 else np.inf
+
+
+def _many(gram: Array, constants: Array, curvature: float, penalty: float) -> Array:
+    """nu (M,) by the active-set method; c for every multiplier if the inputs are not finite, because the run has
+    diverged."""
+    if not np.isfinite(gram.sum() + constants.sum()):
+        return np.full_like(constants, penalty)
+    dual = _Dual(gram, constants, curvature, penalty)
+    nu, free = np.zeros_like(constants), np.zeros(len(constants), dtype=bool)
+    for _ in range(_STEPS * len(nu)):
+        slope = dual.slope(nu)
+        if not slope[free].any():
+            pull = np.where(free, 0.0, np.where(nu > 0, -slope, slope))
+            if pull.max() <= 0:
+                return nu
+            free[pull.argmax()] = True
+        nu, free = _move(dual, nu, np.where(free, slope, 0.0), free)
+    raise RunError(f"the multipliers of {len(nu)} bounds were not found: largest slope left {abs(slope).max():.3g}")
+
+
+def _move(dual: _Dual, nu: Array, slope: Array, free: Mask) -> tuple[Array, Mask]:
+    """Take one Newton step. A multiplier that reaches a limit is fixed there and no longer free."""
+    step = dual.newton(nu, slope, free)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        step_to_bound = np.where(step, np.where(step > 0, dual.penalty - nu, nu) / abs(step), np.inf)
+    first, t = step_to_bound.argmin(), dual.along(nu, step, slope)
+    moved = np.clip(nu + min(t, step_to_bound[first]) * step, 0, dual.penalty)
+    if t >= step_to_bound[first]:
+        moved[first] = dual.penalty if step[first] > 0 else 0.0
+        free = free & (np.arange(len(nu)) != first)
+    return moved, free
 
 
 class Server(NamedTuple):
@@ -48,7 +256,7 @@ class Server(NamedTuple):
 
 @dataclass(frozen=True)
 class ConstrainedSSCA(CostBounds):
-    """Constrained SSCA; its settings are in `ssca_bounds.CostBounds`."""
+    """Constrained SSCA; its settings are in `CostBounds`."""
 
     name: ClassVar[str] = "ssca-constrained"
     title: ClassVar[str] = "constrained SSCA (Ye 2021): the smallest model whose cost, or cost per group, is at most U"
