@@ -6,15 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose
-from problems import SMALL, VARIANTS, keywords, last, run, small
+from grids import over_the_wire
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import SMALL, VARIANTS, keywords, last, query, run, small
+from test_inference import sites as tables
 from test_private_intervals import ATTAINED, MODELS, labels_of, opposite, saturated
 
+import twinflower
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.private_newton import best_share, floor_of, raised
 from twinflower.data.columns import Range, Target
 from twinflower.errors import SettingError
+from twinflower.models.model import inferred
 from twinflower.models.released import Units
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import replay
@@ -23,7 +27,10 @@ from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
+from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import train
 from twinflower.simulation.settings import parse
 
@@ -338,3 +345,63 @@ def test_equal_sites_and_sites_that_say_their_sizes_agree():
         server = algorithm.server_update(server, type("U", (), {"sums": releases}), np.arange(4), 1)
         assert_allclose(server.released, releases.mean(0), rtol=1e-12)
         assert server.sigma == pytest.approx(0.05)
+
+
+# ------------------------------------------------------------------------------------------ intervals
+
+
+def with_intervals(folder, objective="logistic", **changes):
+    """A run on tables that wants standard errors."""
+    keys = tables(folder, objective, (60, 90, 50))[0]
+    keys = {key: value for key, value in keys.items() if not key.startswith(("fedavg.", "local."))}
+    keys |= {
+        "algorithm": "newton",
+        "rounds": 3,
+        "privacy.mode": "gradient",
+        "privacy.noise-multiplier": 0.01,
+    } | changes
+    return prepare(parse({key: value for key, value in keys.items() if value is not None}))
+
+
+@pytest.mark.parametrize("objective", ["logistic", "softmax"])
+def test_intervals_come_from_the_releases_of_the_last_round(objective, tmp_path):
+    """They cost nothing more, are the same in all runtimes, and the file holds them."""
+    setup = with_intervals(tmp_path, objective)
+    direct, wired, arrays = inprocess.train(setup), over_the_wire(setup), cohort.train([setup])[0]
+    for name, own in direct.information.arrays.items():
+        assert_array_equal(wired.information.arrays[name], own)
+        assert_allclose(arrays.information.arrays[name], own, rtol=1e-7, atol=1e-7)
+    assert not setup.plan.last.any() and query(setup, "information").answer(0, None) is None
+    write_run(direct, tmp_path / "run")
+    found, kept = inferred(twinflower.load(tmp_path / "run")), direct.information
+    assert found.remarks[0].startswith("the estimates are the last round's step")
+    assert all(row.std_error > 0 for row in found.rows if row.estimate)
+    rows, server = int(setup.partition.sizes.sum()), direct.server
+    assert_array_equal(kept.base, server.base)
+    assert kept.matrix_noise == pytest.approx(rows * server.sigma * setup.algorithm.info.units.matrix)
+    known = inferred(trained_model(setup, server.base, None, kept._replace(base=None)))
+    for name in ("estimate", "std_error"):
+        ours, theirs = ([getattr(row, name) for row in table.rows] for table in (found, known))
+        assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_with_little_noise_the_intervals_are_the_exact_ones(tmp_path):
+    noiseless = {"privacy.noise-multiplier": 1e-6, "rounds": 9}
+    private = cohort.train([with_intervals(tmp_path, **noiseless)])[0]
+    exact = cohort.train(
+        [with_intervals(tmp_path, **{"privacy.mode": None, "privacy.noise-multiplier": None, "rounds": 30})]
+    )[0]
+    found, known = (
+        inferred(trained_model(run.setup, run.x, None, run.information)) for run in (private, exact)
+    )
+    for name in ("estimate", "std_error", "low", "high"):
+        ours, theirs = ([getattr(row, name) for row in table.rows] for table in (found, known))
+        assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3, err_msg=name)
+
+
+def test_the_plan_says_where_the_intervals_come_from(tmp_path):
+    (row,) = query(with_intervals(tmp_path), "information").planned()
+    assert row[1].startswith("from the releases of the last round; by public reference rows at the start")
+    assert query(with_intervals(tmp_path), "information").noise_rows() == []
+    (text,) = query(with_intervals(tmp_path, **{"privacy.noise-multiplier": 5.0}), "information").advice()
+    assert "interval-share" not in text and "raise epsilon, take fewer columns" in text

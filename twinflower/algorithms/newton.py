@@ -50,6 +50,7 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..errors import ReplyError, SettingError
 from ..models.information import MOST_PARAMETERS, Information, compact_size
+from ..models.released import Released
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds
@@ -323,10 +324,11 @@ class Newton(Algorithm):
         sizes = np.abs(np.atleast_2d(server.step)).max(0)
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
-    def information(self, server: Any) -> Information | None:
-        """The sums over all rows at the last point of one run; None with privacy."""
+    def information(self, server: Any) -> Information | Released | None:
+        """The sums over all rows at the last point of one run; with privacy noisy means, at the point before the last
+        step."""
         if self.private:
-            return None
+            return self.private.last(server.released.astype(np.float64), server.x.size, float(server.sigma))
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
 
 

@@ -1,7 +1,8 @@
 """Coefficients with intervals from what private sites release about a model (`models.newton`).
 
 The estimates are those of a noisy step of Newton's method from the model, so they differ from the model's own weights.
-Where the step is not to be trusted, there are no intervals, and the coefficients are the model's own.
+With private rounds of Newton's method it is the step of the last round, from the point
+before it. Where the step is not to be trusted, there are no intervals, and the coefficients are the model's own.
 """
 
 from collections.abc import Callable
@@ -20,6 +21,10 @@ _STEPPED = (
     "last round, so they differ from the model's own weights, with which it predicts; the intervals include the noise "
     "and the sampling of rows"
 )
+_LAST_ROUND = (
+    "the estimates are the last round's step of Newton's method without its limits for noise, so they differ from the "
+    "model's own weights, with which it predicts; the intervals include the noise and the sampling of rows"
+)
 
 
 def privately_inferred(
@@ -36,14 +41,16 @@ def privately_inferred(
     clear = reference.clearness(released)
     if not clear >= LEAST_CLEAR:
         return Inference(table(x), [_too_noisy(clear)], private=True)
-    step = Step.of(x, released, reference)
+    at = x if released.base is None else released.base
+    step = Step.of(at, released, reference)
     missed = step.missed(reference)
     if not missed <= MOST_MISSED:
         return Inference(table(x), [_too_far(missed)], private=True)
     errors = step.errors(rows)
     errors[(errors == 0) | _loose(rows, reference.basis)] = np.nan  # a reference is no estimate
-    pairs = zip(table(x + step.step), errors, strict=True)
-    return Inference([with_error(row, error) for row, error in pairs], [_STEPPED], private=True)
+    pairs = zip(table(at + step.step), errors, strict=True)
+    remark = _STEPPED if released.base is None else _LAST_ROUND
+    return Inference([with_error(row, error) for row, error in pairs], [remark], private=True)
 
 
 def _loose(rows: Array, basis: Array) -> Array:

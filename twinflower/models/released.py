@@ -125,30 +125,42 @@ class Released(NamedTuple):
 
     gradient_noise: the deviation of the noise in every entry of the gradient. matrix_noise: that in the diagonal of the
     matrix; beside it, the deviation is 1 / sqrt 2 of that, so that the noise is the same in every orthonormal basis.
+    base: the point x (d,) if it is not that of the model to which these numbers belong.
     """
 
     gradient: Array
     matrix: Array
     gradient_noise: float
     matrix_noise: float
+    base: Array | None = None
 
     @property
     def arrays(self) -> dict[str, Any]:
         """The arrays of a file, by name; inverse of `read`."""
-        return {"gradient": self.gradient, "matrix": self.matrix, "noise": np.array(self[2:])}
+        base = {} if self.base is None else {"base": self.base}
+        noise = np.array([self.gradient_noise, self.matrix_noise])
+        return {"gradient": self.gradient, "matrix": self.matrix, "noise": noise, **base}
 
     @classmethod
     def read(cls, arrays: Mapping[str, Any], d: int) -> "Released":
         """What was released about a model of d entries; ValueError for other arrays."""
         gradient, matrix = (np.reshape(arrays["gradient"], d), np.reshape(arrays["matrix"], (d, d)))
         gradient_noise, matrix_noise = map(float, arrays["noise"])
-        return cls(gradient, matrix, gradient_noise, matrix_noise)
+        base = np.reshape(arrays["base"], d) if "base" in arrays else None
+        return cls(gradient, matrix, gradient_noise, matrix_noise, base)
+
+    def of_rows(self, rows: int, base: Array) -> "Released":
+        """The sums over so many rows, given their means, and the point (d,) where they are."""
+        noises = rows * self.gradient_noise, rows * self.matrix_noise
+        return Released(rows * self.gradient, rows * self.matrix, *noises, base)
 
     @classmethod
     def together(cls, sites: Iterable["Released"]) -> "Released":
         """The sums over the rows of all of these sites."""
-        gradients, matrices, *noises = zip(*sites, strict=True)
-        return cls(sum(gradients), sum(matrices), *(math.hypot(*deviations) for deviations in noises))
+        known = list(sites)
+        gradients, matrices = [site.gradient for site in known], [site.matrix for site in known]
+        noises = math.hypot(*(s.gradient_noise for s in known)), math.hypot(*(s.matrix_noise for s in known))
+        return cls(np.sum(gradients, 0), np.sum(matrices, 0), *noises)
 
 
 def released_size(d: int) -> int:

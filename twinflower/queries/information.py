@@ -161,13 +161,15 @@ class StandardErrors(ModelQuery):
     @property
     def share(self) -> float:
         """See `SiteQuery`."""
-        return self.run.config.privacy.shares.interval_share  # type: ignore[no-any-return]
+        return 0.0 if self.run.method.sends_sums else self.run.config.privacy.shares.interval_share
 
     @cached_property
     def question(self) -> InformationQuestion:  # type: ignore[override]
         """See `ModelQuery`."""
         run = self.run
         units = Units.of(self._model, run.row_norm) if run.plan else None
+        if units and run.method.sends_sums:
+            units = Units(*run.method.info.units)
         return InformationQuestion(
             (run.config.rounds,), units, run.partition.sizes, self.sigma, run.objective.d
         )
@@ -204,7 +206,11 @@ class StandardErrors(ModelQuery):
 
     def sigma(self, client: int) -> float:
         """See `ModelQuery`."""
-        plan = self.run.plan
+        plan, method = self.run.plan, self.run.method
+        if plan and method.sends_sums:
+            return float(
+                method.info.sigmas[client] * self.run.partition.sizes[client] / np.sqrt(plan.weights[-1])
+            )
         return float(plan.multipliers[client]) * self.release(client).spread if plan else 0.0
 
     def draws(self, client: int, round_: int) -> Draws:
@@ -213,14 +219,17 @@ class StandardErrors(ModelQuery):
 
     def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer | None:
         """See `ModelQuery`; None for a method whose rounds hold these sums: each answer more would add to the rows."""
-        if self.run.method.sends_sums and self.run.plan is None:
+        if self.run.method.sends_sums:
             return None
         return SiteAnswer(self.question, guard, self.release(client) if guard else None)
 
-    def of_rounds(self, server: Any) -> Information | None:
+    def of_rounds(self, server: Any) -> Sums | None:
         """See `ModelQuery`; some methods send these sums in every round."""
-        algorithm = self.run.algorithm
-        return algorithm.information(server) if algorithm.ends_early else None
+        method = self.run.method
+        found: Sums | None = method.information(server) if method.sends_sums else None
+        if isinstance(found, Released):
+            return found.of_rows(int(self.run.partition.sizes.sum()), server.base.astype(np.float64))
+        return found
 
     def check_policy(self, site: Any, client: int) -> None:
         """See `SiteQuery`."""
@@ -244,11 +253,12 @@ class StandardErrors(ModelQuery):
         plan = self.run.plan
         assert plan
         share = float((plan.last / plan.shares).max())
-        return [("intervals", f"for {share:.3g} of the budget; {self._outlook}")]
+        paid = f"for {share:.3g} of the budget" if share else "from the releases of the last round"
+        return [("intervals", f"{paid}; {self._outlook}")]
 
     def noise_rows(self) -> list[tuple[str, ...]]:
         """See `SiteQuery`."""
-        if self.run.plan is None:
+        if self.run.plan is None or self.run.method.sends_sums:
             return []
         return [noisiest(self.run, "intervals", self.run.config.rounds + 1, self.release, self.sigma)]
 
@@ -256,10 +266,12 @@ class StandardErrors(ModelQuery):
         """A warning if the noise will probably leave no intervals."""
         if self._expected(_TYPICAL) >= LEAST_CLEAR:
             return []
+        share, spared = " or privacy.interval-share", ", which leaves the budget to the training"
+        if self.run.method.sends_sums:
+            share, spared = "", ""
         return [
-            f"there will probably be no intervals: {self._outlook}: raise epsilon or privacy.interval-share, take "
-            "fewer columns or narrower ranges, or set evaluation.standard-errors to false, which leaves the budget to "
-            "the training"
+            f"there will probably be no intervals: {self._outlook}: raise epsilon{share}, take fewer columns or "
+            f"narrower ranges, or set evaluation.standard-errors to false{spared}"
         ]
 
     @property
