@@ -37,7 +37,9 @@ from twinflower.simulation.settings import parse
 )
 def test_all_of_scikit_learns_checks(estimator, check):
     if check.func.__name__.startswith("check_sample_weight_equivalence") or "kind" in check.keywords:
-        pytest.xfail("removed rows change the ranges of the columns, and in so few rows the optimum is not unique")
+        pytest.xfail(
+            "removed rows change the ranges of the columns, and in so few rows the optimum is not unique"
+        )
     check(estimator)
 
 

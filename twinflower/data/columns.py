@@ -81,12 +81,14 @@ class Number:
 
 @dataclass(frozen=True)
 class Category:
-    """A column with a public list of categories. values: those of each category; empty: its name."""
+    """A column with a public list of categories. values: those of each category; empty: its name. base: the place of
+    the reference, with which coefficients compare the others."""
 
     name: str
     categories: tuple[str, ...]
     missing: str = REFUSE
     values: tuple[tuple[str, ...], ...] = ()
+    base: int = 0
 
     @property
     def features(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@
 The score of a row is the intercept plus one term for each column:
 
     a number          estimate * value, with the value limited to its range
-    a category        the estimate of this category; that of the reference, the first category, is 0
+    a category        the estimate of this category; that of the reference, by default the first, is 0
     a missing value   the estimate of the term "is missing", if there is one: for a category in place of the category's,
                       and for a number in addition to estimate * middle of the range, which stands for the value
 
@@ -17,12 +17,14 @@ reference class, or for a regression the label in its own units.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
+from ..data.cells import few
 from ..data.columns import INDICATOR, REFUSE, Category, Number
 from ..data.schema import Schema
 from ..errors import SettingError
@@ -93,6 +95,29 @@ def table(
     ]
 
 
+def compared(inputs: Inputs, references: Mapping[str, str]) -> Inputs:
+    """The inputs with these categories as references, by the name of their column; SettingError for a column or a
+    category that is not there."""
+    columns_ = inputs.schema.columns if inputs.schema else ()
+    known = {column.name: column for column in columns_ if isinstance(column, Category)}
+    for name, category in references.items():
+        if name not in known:
+            raise SettingError(f"{name!r} is no column with categories: {few(known) or 'there are none'}")
+        if category not in known[name].categories:
+            raise SettingError(
+                f"column {name!r} has no category {category!r}, only {few(known[name].categories)}"
+            )
+    if not (references and inputs.schema):
+        return inputs
+    columns = tuple(
+        replace(column, base=known[column.name].categories.index(references[column.name]))
+        if isinstance(column, Category) and column.name in references
+        else column
+        for column in inputs.schema.columns
+    )
+    return replace(inputs, schema=replace(inputs.schema, columns=columns))
+
+
 def spans(inputs: Inputs) -> dict[str, float]:
     """What a number is divided by, by the name of its column: half the width of its range, or the spread of an array's
     column. A score changes by so much times the estimate over half of the range, in whatever unit the column is."""
@@ -134,7 +159,7 @@ def _by_column(schema: Schema, weights: Array) -> tuple[float, list[Term]]:
     shift, terms = 0.0, list[Term]()
     for column, block in zip(schema.columns, np.split(weights, ends), strict=True):
         if isinstance(column, Category):
-            shift += float(block[0])
+            shift += float(block[column.base])
             terms += _of_category(column, block)
         else:
             slope, middle = _slope(column, float(block[0]))
@@ -156,7 +181,7 @@ def _of_number(column: Number, weights: Array, slope: float, middle: float) -> I
 
 
 def _of_category(column: Category, weights: Array) -> Iterator[Term]:
-    reference, base = column.categories[0], float(weights[0])
+    reference, base = column.categories[column.base], float(weights[column.base])
     for category, weight in zip(column.categories, weights.tolist(), strict=False):
         yield Term(column.name, category, reference, weight - base, bool(weight))
     if column.missing != REFUSE:

@@ -1,13 +1,12 @@
 """The facts that belong to every table of estimates: the rows behind it, and how near the maximum it is.
 
 `Facts` is made where a model is trained and stored with the model; `inferred` adds the distance. Every output shows it:
-screen and report by `Facts.lines`, JSON by `Facts.document`, CSV by `Facts.columns`, Python as `Estimates.facts`.
+screen and report by `Facts.lines`, JSON by `Facts.document`, CSV by `Facts.columns`, Python as
+`inference.Estimates.facts`.
 """
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from .coefficients import Coefficient
 
 CONVERGED = 0.1
 """Standard errors between an estimate and the maximum of the likelihood, up to which a model counts as converged."""
@@ -35,7 +34,8 @@ class Facts(NamedTuple):
     belong to the data and were not trained on, by reason. clipped: values outside of the range of a column, by its
     name, without columns in which there is none; None, also for one column, if they were not counted.
     distance: between the estimates and the maximum of the likelihood, the largest in standard errors. converged:
-    whether that is at most `CONVERGED` and every estimate that the data determine exists.
+    whether that is at most `CONVERGED` and every estimate that the data determine exists. log_likelihood: of all rows,
+    for counts that against a perfect fit, minus half the deviance; parameters: how many of the model's the data determine.
     """
 
     rows: int | None = None
@@ -44,6 +44,8 @@ class Facts(NamedTuple):
     clipped: Mapping[str, Clipped | None] | None = None
     distance: float | None = None
     converged: bool | None = None
+    log_likelihood: float | None = None
+    parameters: int | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Facts":
@@ -71,6 +73,8 @@ class Facts(NamedTuple):
             "values_clipped": clipped and clipped.values,
             "distance_in_std_errors": self.distance,
             "converged": self.converged,
+            "log_likelihood": self.log_likelihood,
+            "parameters": self.parameters,
         }
 
     @property
@@ -83,6 +87,7 @@ class Facts(NamedTuple):
             ("values clipped to their range", self._clipped),
             ("distance from the maximum", self._distance),
             ("converged", {None: _UNKNOWN, True: "yes", False: "no"}[self.converged]),
+            ("log likelihood", self._likelihood),
         ]
 
     @property
@@ -101,6 +106,13 @@ class Facts(NamedTuple):
         )
 
     @property
+    def _likelihood(self) -> str:
+        if self.log_likelihood is None or self.parameters is None:
+            return _UNKNOWN
+        aic = 2 * (self.parameters - self.log_likelihood)
+        return f"{self.log_likelihood:.2f} with {self.parameters} parameters (AIC {aic:.2f})"
+
+    @property
     def _distance(self) -> str:
         return _UNKNOWN if self.distance is None else f"{self.distance:.2g} standard errors"
 
@@ -114,18 +126,3 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 UNKNOWN = Facts()
-
-
-class Estimates(list[Coefficient]):
-    """The coefficients of a model, a list, with the `facts` about them and `remarks`, sentences on what they are worth.
-
-    Printed, it shows all of these.
-    """
-
-    def __init__(self, rows: list[Coefficient], facts: Facts, remarks: list[str]) -> None:
-        super().__init__(rows)
-        self.facts, self.remarks = facts, remarks
-
-    def __repr__(self) -> str:
-        facts = [f"{name}: {text}" for name, text in self.facts.lines]
-        return "\n".join([*map(repr, self), *facts, *self.remarks])

@@ -10,7 +10,7 @@ at 95%: normal, and for least squares without the robust form Student's t.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +18,10 @@ import numpy as np
 from .. import special
 from ..arrays import Array, Mask
 from .coefficients import BASELINE, PER_UNIT, Coefficient
-from .facts import CONVERGED, UNKNOWN, Estimates, Facts
+from .facts import CONVERGED, UNKNOWN, Facts
 from .information import Information
 from .intervals import LEVEL
+from .joint import JointTest, joint_tests
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
@@ -45,21 +46,41 @@ _UNBOUNDED = {
 }
 
 
+class Estimates(list[Coefficient]):
+    """The coefficients of a model, a list, with the `facts` about them, `remarks`, sentences on what they are worth,
+    and `tests` of the columns with several terms (`models.joint`).
+
+    Printed, it shows all of these.
+    """
+
+    def __init__(
+        self, rows: list[Coefficient], facts: Facts, remarks: list[str], tests: Sequence[JointTest] = ()
+    ) -> None:
+        super().__init__(rows)
+        self.facts, self.remarks, self.tests = facts, remarks, tests
+
+    def __repr__(self) -> str:
+        facts = [f"{name}: {text}" for name, text in self.facts.lines]
+        return "\n".join([*map(repr, self), *map(repr, self.tests), *facts, *self.remarks])
+
+
 class Inference(NamedTuple):
     """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth.
 
     private: whether they follow from noisy sums. facts: how far they are from the maximum, and on which rows they rest.
+    tests: of the columns with several terms (`models.joint`).
     """
 
     rows: list[Coefficient]
     remarks: list[str]
     private: bool = False
     facts: Facts = UNKNOWN
+    tests: Sequence[JointTest] = ()
 
     @property
     def estimates(self) -> Estimates:
-        """The coefficients as a list that has the facts and the remarks with it."""
-        return Estimates(self.rows, self.facts, self.remarks)
+        """The coefficients as a list that has the facts, the remarks and the tests with it."""
+        return Estimates(self.rows, self.facts, self.remarks, self.tests)
 
 
 class _Inverse(NamedTuple):
@@ -109,19 +130,27 @@ def infer(
     inverse = _Inverse.of(information.matrix)
     freedom = information.rows - inverse.rank
     rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
-    errors = _errors(rows, inverse, information, residuals, robust)
+    covariance = _covariance(rows, inverse, information, residuals, robust)
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
     moves = np.abs(step) * _spans(coefficients, spans or {})
     gone = moves > _GONE if coefficients[0].effect else np.zeros(len(step), bool)
     facts = _facts(np.abs(step) / errors, information, gone)
+    if facts.converged:
+        facts = facts._replace(
+            log_likelihood=_log_likelihood(information, residuals), parameters=inverse.rank
+        )
     far = facts.distance is None or facts.distance > CONVERGED  # there the information matrix is another one
     exact = residuals and not robust
     done = [
         with_error(coefficient, error, freedom if exact else 0.0)
         for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    return Inference(done, _remarks(done, rows, information, facts, moves, curvature), facts=facts)
+    remarks = _remarks(done, rows, information, facts, moves, curvature)
+    return Inference(
+        done, remarks, facts=facts, tests=joint_tests(done, covariance, freedom if exact else 0.0)
+    )
 
 
 def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array:
@@ -137,13 +166,21 @@ def _facts(distances: Array, information: Information, gone: Mask) -> Facts:
     return Facts(rows=int(information.rows), distance=distance if known else None, converged=bool(converged))
 
 
-def _errors(rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool) -> Array:
-    """The standard errors (terms,), NaN for what is not determined."""
+def _covariance(
+    rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool
+) -> Array:
+    """The covariance of the estimates (terms, terms), NaN for what is not determined."""
     parts = rows @ inverse.root  # (terms, rank), whose squares add up to the variances
     if robust:
-        middle = inverse.root.T @ information.outer @ inverse.root
-        return np.sqrt(np.maximum(np.einsum("tr,rs,ts->t", parts, middle, parts), 0.0))
-    return np.sqrt(_variance(inverse, information, residuals) * (parts**2).sum(1))  # type: ignore[no-any-return]
+        return parts @ (inverse.root.T @ information.outer @ inverse.root) @ parts.T  # type: ignore[no-any-return]
+    return _variance(inverse, information, residuals) * (parts @ parts.T)  # type: ignore[no-any-return]
+
+
+def _log_likelihood(information: Information, residuals: bool) -> float:
+    """The log likelihood of all rows, for least squares at the variance that maximises it."""
+    if not residuals:
+        return -information.loss
+    return -information.rows / 2 * (math.log(2 * math.pi * 2 * information.loss / information.rows) + 1)
 
 
 def _variance(inverse: _Inverse, information: Information, residuals: bool) -> float:
@@ -243,7 +280,8 @@ def where_unclipped(done: Inference) -> Inference:
     remarks = [_CLIPPED.format(", ".join(many))] * bool(many) + [
         _UNCOUNTED.format(", ".join(unknown))
     ] * bool(unknown)
-    return done._replace(rows=rows, remarks=[*done.remarks, *remarks])
+    tests = () if many else done.tests
+    return done._replace(rows=rows, remarks=[*done.remarks, *remarks], tests=tests)
 
 
 def _largest_step(information: Information, curvature: float) -> str:

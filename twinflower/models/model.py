@@ -7,6 +7,7 @@ the intercept's contribution.
 """
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,9 +26,9 @@ from ..known_objectives import make_model
 from ..problems.losses import ClassWeighted, Poisson
 from ..problems.objectives import LinearModel
 from ..problems.stratified_cox import StratifiedCox
-from .coefficients import Coefficient, spans
-from .facts import UNKNOWN, Estimates, Facts
-from .inference import Inference, infer, where_unclipped
+from .coefficients import Coefficient, compared, spans
+from .facts import UNKNOWN, Facts
+from .inference import Estimates, Inference, infer, where_unclipped
 from .information import Information
 from .inputs import Inputs
 from .newton import Reference
@@ -160,15 +161,17 @@ class TrainedModel(ABC):
         with Path(path).open("wb") as file:
             np.savez(file, **self.arrays())
 
-    def coefficients(self, robust: bool = False) -> Estimates:
+    def coefficients(self, robust: bool = False, references: Mapping[str, str] | None = None) -> Estimates:
         """The coefficients in the units of the columns (`models.coefficients`), a list, with standard errors if sites
-        have sent what they follow from; robust: with the robust form of these (`models.inference`). Its `facts` say on
-        which rows they rest and how far they are from the maximum, and its `remarks` what they are worth.
+        have sent what they follow from; robust: with the robust form of these (`models.inference`). references: the
+        category with which the others of a column are compared, by its name, in place of the first. The list's `facts`
+        say on which rows it rests and how far it is from the maximum, its `tests` whether all terms of a column are 0
+        (`models.joint`), and its `remarks` what all that is worth.
 
         SettingError for a model that is not linear in its columns: a network, or one whose rows were divided by their
-        own norms; and for robust errors of a model that has none.
+        own norms; for robust errors of a model that has none; and for a reference that is not there.
         """
-        return inferred(self, robust).estimates
+        return inferred(self, robust, references).estimates
 
     @property
     def unpenalised(self) -> Index:
@@ -203,11 +206,13 @@ class TrainedModel(ABC):
         """The pipeline of a linear model."""
 
 
-def inferred(model: TrainedModel, robust: bool = False) -> Inference:
+def inferred(
+    model: TrainedModel, robust: bool = False, references: Mapping[str, str] | None = None
+) -> Inference:
     """The coefficients of a model, the facts about them and remarks; see `TrainedModel.coefficients`."""
-    done = _inferred(model, robust)
-    rows, distance, converged = done.facts.rows, done.facts.distance, done.facts.converged
-    facts = model.facts._replace(rows=rows or model.facts.rows, distance=distance, converged=converged)
+    done = _inferred(replace(model, inputs=compared(model.inputs, references or {})), robust)
+    trained = {name: getattr(model.facts, name) for name in ("events", "dropped", "clipped")}
+    facts = done.facts._replace(rows=done.facts.rows or model.facts.rows, **trained)
     done = done._replace(facts=facts)
     return done if model.information is None else where_unclipped(done)
 
@@ -234,9 +239,19 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
         coefficients, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
         _count_curvature(model, information),
     )  # fmt: skip
+    done = done._replace(
+        facts=done.facts._replace(log_likelihood=_log_likelihood(model, done.facts, weighted))
+    )
     about = [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted
     about += [f"class weights need robust standard errors: {_NO_OUTER}"] * (weighted and unsent)
     return done._replace(remarks=[*about, *done.remarks])
+
+
+def _log_likelihood(model: TrainedModel, facts: Facts, weighted: bool) -> float | None:
+    """The log likelihood of the labels in their own units; None for a weighted loss, which is none."""
+    if weighted or facts.log_likelihood is None:
+        return None
+    return facts.log_likelihood - (facts.rows or 0) * math.log(model.half if model.residuals else 1.0)
 
 
 def _count_curvature(model: TrainedModel, information: Information) -> float:
