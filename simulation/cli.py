@@ -13,7 +13,7 @@ import typer
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
 from .commands import Commands, DataDir, Force, Out, Set, end, in_groups, output, sections, status_of
-from .penalty_commands import path, refit
+from .model_commands import coefficients, path, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, schema
 from .streams import lose_nothing
@@ -309,22 +309,6 @@ def predict(
 
 
 @app.command()
-def coefficients(
-    model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
-    out: Annotated[
-        Path | None, output("CSV file to write, or JSON if it ends in .json (default: the screen)")
-    ] = None,
-    robust: Annotated[bool, typer.Option("--robust", help="robust standard errors (HC0)")] = False,
-    force: Force = False,
-) -> None:
-    """Show a linear model's coefficients in the units of its columns, with odds, rate or hazard ratios, and with
-    intervals if the run has standard errors."""
-    from .arguments import show_coefficients
-
-    show_coefficients(model, out, robust)
-
-
-@app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],
     out: Annotated[Path, output("HTML file to write")] = Path("comparison.html"),
@@ -376,7 +360,7 @@ def audit_(
         raise typer.Exit(1)
 
 
-for command in (path, refit, schema, identity, check_node, ledger):
+for command in (path, refit, coefficients, schema, identity, check_node, ledger):
     app.command(command.__name__.replace("_", "-"))(command)
 in_groups(app)
 

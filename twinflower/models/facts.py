@@ -35,7 +35,7 @@ class Facts(NamedTuple):
     name, without columns in which there is none; None, also for one column, if they were not counted.
     distance: between the estimates and the maximum of the likelihood, the largest in standard errors. converged:
     whether that is at most `CONVERGED` and every estimate that the data determine exists. log_likelihood: of all rows,
-    for counts that against a perfect fit, minus half the deviance; parameters: how many of the model's the data determine.
+    of counts against a perfect fit (minus half the deviance). parameters: how many of the model's the data determine.
     """
 
     rows: int | None = None

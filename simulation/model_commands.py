@@ -1,4 +1,5 @@
-"""The commands that choose the weight of a penalty and train without it; `cli` adds them to the command line."""
+"""The commands about linear models: the weight of a penalty, a fit without it, coefficients and their tests; `cli` adds
+them to the command line."""
 
 import json
 import shlex
@@ -9,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from twinflower.errors import SettingError
+from twinflower.errors import SettingError, require
 from twinflower.settings import check_choice
 
-from .commands import DataDir, Out, Set, end, status_of
+from .commands import DataDir, Force, Out, Set, end, output, status_of
 
 
 def path(
@@ -108,3 +109,37 @@ def refit(
         text = stopped(plan, results, "the same command and another --out")
         end(f"{text}; {folder} stays as it was", status_of(signal))
     close(plan, results, failures)
+
+
+def coefficients(
+    model: Annotated[Path, typer.Argument(help="folder of a run of a linear model, or its model.npz")],
+    out: Annotated[
+        Path | None, output("CSV file to write, or JSON if it ends in .json (default: the screen)")
+    ] = None,
+    robust: Annotated[bool, typer.Option("--robust", help="robust standard errors (HC0)")] = False,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN=CATEGORY",
+            help="compare a column's categories with this one, not with the first (repeatable)",
+        ),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="folder of a run with fewer columns on the same rows: add a likelihood-ratio test"),
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Show a linear model's coefficients in the units of its columns, with odds, rate or hazard ratios, and with
+    intervals if the run has standard errors."""
+    from .arguments import show_coefficients
+
+    references = dict(_pair(text) for text in reference or [])
+    show_coefficients(model, out, robust, references, against)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """The column and the category of --reference; SettingError without an equals sign."""
+    column, equals, category = text.partition("=")
+    require(bool(equals), f"--reference is COLUMN=CATEGORY, such as pain=typical; got {text!r}")
+    return column, category
