@@ -1,15 +1,20 @@
 """Tests of several coefficients at once, other references, and likelihoods, against statsmodels on the pooled rows."""
 
+import json
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 from test_inference import by_statsmodels, sites
+from typer.testing import CliRunner
 
 from twinflower.errors import SettingError
 from twinflower.models.facts import Facts
 from twinflower.models.joint import likelihood_ratio
 from twinflower.models.model import inferred
+from twinflower.simulation import cli
+from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
@@ -19,17 +24,22 @@ OBJECTIVES = ["logistic", "softmax", "least-squares", "poisson"]
 GROUP = [3, 4]  # columns of the design
 
 
-def fitted(folder, objective, without=(), **newton):
-    """The model of all rows, or without these columns, by Newton's method; and the design with the labels."""
+def fitted_run(folder, objective, without=(), **newton):
+    """The run of Newton's method on all rows, or without these columns; and the design with the labels."""
     keys, design, labels = sites(folder, objective)
     keys = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
     if without:
         schema = folder / "schema.toml"
         kept = [line for line in schema.read_text().split("\n") if not line.startswith(tuple(without))]
         schema.write_text("\n".join([f"ignore = {list(without)}", *kept]))
-    setup = prepare(parse(keys | {"algorithm": "newton", "rounds": 20} | newton))
-    (run,) = cohort.train([setup])
-    return trained_model(setup, run.model, None, run.information), design, labels
+    (run,) = cohort.train([prepare(parse(keys | {"algorithm": "newton", "rounds": 20} | newton))])
+    return run, design, labels
+
+
+def fitted(folder, *about, **newton):
+    """The model of such a run, the design and the labels."""
+    run, design, labels = fitted_run(folder, *about, **newton)
+    return trained_model(run.setup, run.model, None, run.information), design, labels
 
 
 def wald(result, places):
@@ -126,3 +136,27 @@ def test_a_model_that_is_not_at_the_maximum_has_neither_tests_nor_a_likelihood(t
     assert not found.facts.converged
     assert not found.tests
     assert found.facts.log_likelihood is None
+
+
+def test_the_command_shows_tests_references_and_the_ratio(tmp_path):
+    (tmp_path / "fewer").mkdir()
+    full = write_run(fitted_run(tmp_path, "poisson")[0], tmp_path / "full")
+    nested = write_run(fitted_run(tmp_path / "fewer", "poisson", ["group"])[0], tmp_path / "nested")
+
+    def shown(*options):
+        return CliRunner().invoke(cli.app, ["coefficients", *map(str, options)], env={"COLUMNS": "200"})
+
+    text = shown(full, "--reference", "group=b", "--against", nested).output
+    for part in (
+        "a (against b)",
+        "b (reference)",
+        "chi-squared(2)",
+        "likelihood-ratio test of",
+        "perfect fit",
+    ):
+        assert part in text
+    assert isinstance(shown(nested, "--against", full).exception, SettingError)
+    assert isinstance(shown(full, "--reference", "group").exception, SettingError)
+    shown(full, "--out", tmp_path / "found.json")
+    (test,) = json.loads((tmp_path / "found.json").read_text())["tests"]
+    assert test["column"] == "group" and test["freedom"] == 2

@@ -34,6 +34,11 @@ class JointTest(NamedTuple):
     p_value: float
     residuals: float = 0.0
 
+    @property
+    def distribution(self) -> str:
+        """That of the statistic if all coefficients are 0, as text."""
+        return f"F({self.freedom}, {self.residuals:g})" if self.residuals else f"chi-squared({self.freedom})"
+
 
 def joint_tests(rows: Sequence[Coefficient], covariance: Array, residuals: float) -> list[JointTest]:
     """A test for each column of which several coefficients have an error. covariance (terms, terms): theirs. residuals:

@@ -12,6 +12,7 @@ from typing import Any
 from twinflower.errors import SettingError
 from twinflower.models.coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
 from twinflower.models.inference import Inference
+from twinflower.models.joint import JointTest
 from twinflower.models.model import inferred
 from twinflower.problems.networks import NETWORKS
 
@@ -21,10 +22,13 @@ from ..study import StoredRun, of_one_run
 _TITLE = "Coefficients"
 _MOST_ROWS = 100  # of a table in a report
 _UNITS = (
-    "Per unit: of the column, within its range. A category is compared with the first one of its column, the "
-    "reference; a missing number counts as the middle of the range, and its term comes on top of that."
+    "Per unit: of the column, within its range. A category is compared with the reference, by default the first one of "
+    "its column; a missing number counts as the middle of the range, and its term comes on top of that."
 )
 _BASELINE = "(baseline): of each interval of time, up to its end, at 0 of all numbers and all references."
+_COUNTS = (
+    "Log likelihood and AIC: against a perfect fit of the counts, so only differences between models count."
+)
 _USED = "Used: whether the model's own weight is not zero."
 _NO_ERRORS = (
     "There are no confidence intervals; the estimates include the effect of a penalty, and in a private run its noise. "
@@ -64,7 +68,16 @@ def table_of(found: Inference, outcome: str = "") -> Section:
         Section(title, tables=[Table(_headings(found.rows), rows)]) for title, rows in _tables(found.rows)
     ]
     facts = Table(("these estimates", ""), found.facts.lines)
-    return Section(_TITLE, remarks(found, outcome), tables=[facts], parts=parts)
+    tests = [tested(found.tests)] * bool(found.tests)
+    return Section(_TITLE, remarks(found, outcome), tables=[*tests, facts], parts=parts)
+
+
+def tested(tests: Sequence[JointTest], name: str = "all terms of") -> Table:
+    """A table of tests that several coefficients are 0, each with the statistic's distribution."""
+    rows = [
+        (test.column, test.distribution, f"{test.statistic:.4g}", _p_value(test.p_value)) for test in tests
+    ]
+    return Table((name, "distribution", "statistic", "p"), rows)
 
 
 def remarks(found: Inference, outcome: str = "") -> list[str]:
@@ -74,6 +87,7 @@ def remarks(found: Inference, outcome: str = "") -> list[str]:
         *([_sentence(outcome)] if outcome else []),
         _UNITS,
         *([_BASELINE] if found.rows[0].column == BASELINE else []),
+        *([_COUNTS] if found.rows[0].effect == "rate" and found.facts.log_likelihood is not None else []),
         f"{_USED} {'' if errors or found.remarks else _NO_ERRORS}".strip(),
         *errors,
         *map(_sentence, found.remarks),
@@ -120,8 +134,11 @@ def _errors(row: Coefficient) -> tuple[str, str, str]:
     if row.std_error != row.std_error:
         return ("-", "-", "-")
     low, high = (row.ratio_low, row.ratio_high) if row.effect else (row.low, row.high)
-    p_value = "<0.0001" if row.p_value < 1e-4 else f"{row.p_value:.4f}"
-    return f"{low:.4g} to {high:.4g}", f"{row.std_error:.4g}", p_value
+    return f"{low:.4g} to {high:.4g}", f"{row.std_error:.4g}", _p_value(row.p_value)
+
+
+def _p_value(value: float) -> str:
+    return "<0.0001" if value < 1e-4 else f"{value:.4f}"
 
 
 def _term(row: Coefficient) -> str:
@@ -154,6 +171,7 @@ def as_json(inference: Inference) -> str:
         "facts": inference.facts.document,
         "remarks": remarks(inference),
         "coefficients": [_record(row) for row in inference.rows],
+        "tests": [test._asdict() for test in inference.tests],
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
