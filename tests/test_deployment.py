@@ -41,6 +41,7 @@ from twinflower.clients.sums import Masks
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import RunError
 from twinflower.privacy.ledger import FileLedger, read_ledger
+from twinflower.simulation.report.messages import guarantee
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.runs.client_factory import store_of
 from twinflower.simulation.runs.identity import read_identity
@@ -288,7 +289,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
             assert sum(costs) == pytest.approx(setup.plan.mu_limit**2)
     summary = read_summary(tmp_path / "run")
     assert summary["finished"]
-    assert f"privacy: {summary['privacy']['guarantee']}" in told
+    assert all(line in told for line in guarantee([summary]))
     assert "seeded" not in summary["privacy"]["guarantee"]
     note("unregistered node, TLS", "kept out by the SuperLink", "ledgers of the others hold the planned cost")
 
