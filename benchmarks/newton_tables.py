@@ -23,10 +23,10 @@ from statsmodels.duration.hazard_regression import PHReg
 
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.count_labels import packed
 from twinflower.models.model import _differentials, inferred
 from twinflower.models.trained import load
 from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.losses import packed
 from twinflower.problems.objectives import LinearModel, make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.rounds import Problem, rounds

@@ -16,8 +16,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from twinflower.data import builtin
 from twinflower.data.features import completed
-from twinflower.data.own import load_own
 from twinflower.data.sets import ARRAYS, DATASETS, OWN, TABLES, Dataset, load_dataset
+from twinflower.data.sites import load_own
 from twinflower.errors import DataError, SettingError
 
 PACK = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress}

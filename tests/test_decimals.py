@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from twinflower.data.drafts import draft, read_tables
 from twinflower.data.files import read_libsvm
-from twinflower.data.own import load_own
 from twinflower.data.schema_file import parse_schema
-from twinflower.data.sites import TableData, site_names
+from twinflower.data.sites import TableData, load_own, site_names
 from twinflower.data.tables import read_names, read_rows
 from twinflower.decimals import decimal, decimals, whole
 from twinflower.errors import DataError, SettingError, TwinflowerError

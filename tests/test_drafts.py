@@ -13,10 +13,10 @@ from twinflower.data.cells import Ambiguous
 from twinflower.data.checks import problems
 from twinflower.data.columns import Category, Number, Range
 from twinflower.data.draft_notes import drafted
+from twinflower.data.schema import Scale, plain
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.sites import TableData, load_tables
 from twinflower.data.tables import read_rows
-from twinflower.data.units import Scale, plain
 from twinflower.data.words import events, same_meaning
 from twinflower.errors import DataError
 from twinflower.simulation import cli

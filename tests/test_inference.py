@@ -13,7 +13,6 @@ from problems import query, small
 from typer.testing import CliRunner
 
 import twinflower
-from twinflower.count_labels import packed
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.models.coefficients import Coefficient
@@ -22,6 +21,7 @@ from twinflower.models.information import Information, packed_size
 from twinflower.models.model import inferred
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
+from twinflower.problems.losses import packed
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.queries.exact_sums import smallest_cell

@@ -16,7 +16,6 @@ from test_inference import sites as tables
 
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
-from twinflower.count_labels import packed
 from twinflower.data.columns import Range
 from twinflower.data.ranges import pack_ranges
 from twinflower.errors import ReplyError, SettingError, WithheldError
@@ -26,6 +25,7 @@ from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch, Part
+from twinflower.problems.losses import packed
 from twinflower.problems.objectives import LinearObjective, make_objective
 from twinflower.problems.quadratic import lowest_composite
 from twinflower.problems.regularisers import (

@@ -11,9 +11,9 @@ from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, log_loss, r2_score
 
-from twinflower.count_labels import packed
 from twinflower.errors import SettingError
 from twinflower.problems.interfaces import Batch
+from twinflower.problems.losses import packed
 from twinflower.problems.objectives import LOSSES, majority_baseline, make_objective
 
 CLASSES = {

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from twinflower.data.label_mixtures import _draw_labels, apportion
 from twinflower.data.partition import Partition, describe, partition
-from twinflower.data.partitioners import PARTITIONERS
+from twinflower.data.partitioners import PARTITIONERS, _draw_labels, apportion
 from twinflower.errors import SettingError
 
 # Training rows per class of MNIST and Adult, the settings of Li 2024.

@@ -11,7 +11,6 @@ from site_files import three_sites
 
 import twinflower
 from twinflower.algorithms import FedAvg
-from twinflower.count_labels import packed, unpacked
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
@@ -19,6 +18,7 @@ from twinflower.models.assessment import assess
 from twinflower.privacy.audit import replay
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
+from twinflower.problems.losses import packed, unpacked
 from twinflower.problems.objectives import make_objective
 from twinflower.queries.held_out_question import summed
 from twinflower.simulation.report.present import report_run

@@ -14,8 +14,8 @@ import pytest
 from flwr.app import Error
 from flwr.clientapp.client_app import ClientAppException
 
+from twinflower.disk import LockableFile
 from twinflower.errors import DataError, RunError, SettingError
-from twinflower.locks import LockableFile
 from twinflower.simulation.runtimes import engine, processes
 from twinflower.simulation.runtimes.processes import temporary_workspace, without_proxy
 from twinflower.strategies.nodes import _too_few

@@ -4,10 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from twinflower.data.own import OwnData
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import REGRESSIONS
-from twinflower.data.sites import TableData
+from twinflower.data.sites import OwnData, TableData
 from twinflower.errors import DataError
 from twinflower.known_objectives import SURVIVAL, TorchObjective
 from twinflower.models.evaluation import OWN_MODEL

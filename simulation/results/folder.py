@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from twinflower.disk import LockableFile
 from twinflower.errors import SettingError
-from twinflower.locks import LockableFile
 
 from ..settings.experiment import Curve, Experiment
 from . import names

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from twinflower.data.dataset import OWN, Dataset
-from twinflower.data.own import OwnData, load_own
 from twinflower.data.partition import Partition, divide, hold_out
 from twinflower.data.sets import ArrayData, Data, TableData
-from twinflower.data.sites import load_own_table, schema_to_read
+from twinflower.data.sites import OwnData, load_own, load_own_table, schema_to_read
 from twinflower.data.tables import check_groups, table_files
 from twinflower.errors import SettingError, require
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from twinflower.arrays import Mask
-from twinflower.count_labels import unpacked
 from twinflower.data.columns import Classes, Number, Survival
 from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.data.schema import Schema
 from twinflower.data.sets import TableData
 from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.facts import Clipped, Facts
+from twinflower.problems.losses import unpacked
 from twinflower.survival_labels import unsigned
 
 from .setup import PreparedRun

@@ -6,8 +6,8 @@ import numpy as np
 
 from twinflower.arrays import Index
 from twinflower.data.dataset import OWN
-from twinflower.data.own import OwnData
 from twinflower.data.partition import Partition, describe, held_out_rows
+from twinflower.data.sites import OwnData
 from twinflower.errors import DataError
 from twinflower.problems.interfaces import Batch
 

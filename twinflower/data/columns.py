@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..count_labels import packed
+from ..problems.losses import packed
 from ..survival_labels import signed
 from .cells import Cells, Floats, coded, few, numbers, refuse
 
@@ -53,7 +53,7 @@ class Range:
 @dataclass(frozen=True)
 class Number:
     """A column of numbers with a public range; None: the range is private, and not known yet. unit, below,
-    above: how they are written (`units`)."""
+    above: how they are written (`schema.plain`)."""
 
     name: str
     range: Range | None
@@ -214,7 +214,7 @@ class Counts:
         return np.log(np.clip(values, self.exposures.low, self.exposures.high))
 
     def joined(self, counts: Floats, *offsets: Floats) -> Floats:
-        """The labels (rows,) of counts, with offsets if there are any (`count_labels`)."""
+        """The labels (rows,) of counts, with offsets if there are any (`losses.packed`)."""
         return packed(counts, *offsets) if offsets else counts
 
 
@@ -262,3 +262,21 @@ class Survival:
 Label = Classes | Target | Counts | Survival
 """Columns that make up the label. encoders: for each column a function of its cells and of the texts that mark a
 missing value; it raises CellError for an invalid cell. joined: the labels (rows,), given what these return."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """The column of the rows' weights, which multiply the losses of the rows, and their public range, from 0 on.
+
+    Weights are clipped to the range.
+    """
+
+    column: str
+    range: Range
+
+    def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
+        """The weights (rows,); CellError for an invalid cell."""
+        values = numbers(cells, absent)
+        refuse(np.isnan(values), "the weight is missing", "leave the row out")
+        refuse(values < 0, "a weight must not be negative", "correct it, or leave the row out")
+        return np.clip(values, self.range.low, self.range.high)

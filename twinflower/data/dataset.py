@@ -17,7 +17,6 @@ from .features import ROW_SCALINGS, Deferred, finite
 from .partition import by_group
 from .ranges import Unscaled
 from .schema import Schema
-from .weights import check_row_weights
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64] | NDArray[np.float64]
@@ -196,3 +195,15 @@ def moments(train: Floats) -> tuple[Floats, Floats]:
     centre, spread = train.mean(axis=0), train.std(axis=0)
     varies = (train.min(axis=0) < train.max(axis=0)) & (spread > 0)
     return np.where(varies, centre, 0.0), np.where(varies, spread, 1.0)
+
+
+def check_row_weights(where: str, weights: NDArray[Any], labels: NDArray[Any], public: Range | None) -> None:
+    """DataError unless there is a weight in the public range for every label; `where` is the prefix of their name."""
+    if not (public is not None and public.low >= 0):
+        raise DataError(f"{where}: row_weights need weight_range, from 0 on")
+    assert public
+    if weights.shape != labels.shape:
+        raise DataError(f"{where}: row_weights must have shape {labels.shape}; got {weights.shape}")
+    good = (weights >= public.low) & (weights <= public.high)
+    if not good.all():
+        raise DataError(f"{where}: row_weights must be from {public.low:g} to {public.high:g}")

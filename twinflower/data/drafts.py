@@ -26,12 +26,12 @@ from .columns import (
     Range,
     Survival,
     Target,
+    Weight,
 )
 from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, recognised, with_point
 from .oddities import Written, number_in, question, written
 from .schema import MISSING_TEXTS, Schema
 from .tables import CSV, check_names, nested_columns, opened
-from .weights import Weight
 from .words import events, is_event, is_start, same_meaning
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from ..decimals import decimal
 from .columns import Number
-from .units import LIMIT
+from .schema import LIMIT
 from .words import tokens
 
 _FEW, _MANY = (

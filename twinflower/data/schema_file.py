@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..count_labels import FARTHEST
 from ..errors import DataError, expect
+from ..problems.losses import FARTHEST
 from ..settings import LARGEST, alike, moderate, nearest
 from .cells import as_text
 from .columns import (
@@ -27,12 +27,11 @@ from .columns import (
     Range,
     Survival,
     Target,
+    Weight,
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
-from .schema import MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Schema
+from .schema import LIMIT, LIMITS, MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Scale, Schema
 from .tables import numeric_columns
-from .units import LIMIT, LIMITS, Scale
-from .weights import Weight
 from .words import events, is_start
 
 _KINDS = ("classes", "range", "counts", "times")

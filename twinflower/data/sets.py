@@ -29,8 +29,7 @@ from .dataset import (
     with_features,
 )
 from .features import EACH, Deferred, completed
-from .own import OwnData
-from .sites import TableData
+from .sites import OwnData, TableData
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..arrays import Array
-from ..count_labels import unpacked
 from ..problems.discrete_cox import DiscreteCox
 from ..problems.interfaces import Batch
-from ..problems.losses import Poisson
+from ..problems.losses import Poisson, unpacked
 from ..problems.objectives import LinearModel
 from ..problems.stratified_cox import StratifiedCox
 from ..survival_labels import unsigned

@@ -13,9 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..disk import sync_folder
+from ..disk import LockableFile, sync_folder
 from ..errors import WithheldError
-from ..locks import LockableFile
 
 _PATIENCE, _PAUSE = 5.0, 0.02  # seconds
 

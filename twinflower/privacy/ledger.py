@@ -31,9 +31,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..disk import sync_folder
+from ..disk import LockableFile, sync_folder
 from ..errors import SettingError
-from ..locks import LockableFile
 from .accountant import Budget, gdp_epsilon
 from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, total_cost
 from .unit import ONE_RECORD, RECORD, Unit

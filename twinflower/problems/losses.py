@@ -10,7 +10,6 @@ import numpy as np
 
 from .. import special
 from ..arrays import Array, Labels
-from ..count_labels import unpacked
 from ..errors import SettingError, require
 
 KAPPA = math.sqrt(2 / 3)
@@ -262,7 +261,7 @@ class Huber(_Compares):
 
 
 class Poisson:
-    """Poisson regression exp(t) - y t - (y - y ln y), t = <x, a> + o, for counts y with offsets o (`count_labels`).
+    """Poisson regression exp(t) - y t - (y - y ln y), t = <x, a> + o, for counts y with offsets o (`packed`).
 
     This is half the deviance, which is at least 0, so that it can be clipped to a bound. Above t = 20, a rate of 5e8,
     the loss continues linearly, so that nothing overflows. Its slope has no bound below that; a private run clips the
@@ -349,3 +348,26 @@ class ClassWeighted:
     def _of(self, labels: Labels, scores: Array) -> Array:
         """The weights of rows with these labels, in the precision of the scores."""
         return self.weights.astype(scores.dtype).take(labels)
+
+
+FARTHEST = 16.0  # bound on the size of an offset
+_STEP = 64.0
+
+
+def packed(counts: Array, offsets: Array) -> Array:
+    """The labels (...), one number each, of counts (...), whole numbers from 0 on, with offsets (...) in (-16, 16).
+
+    The offset is the logarithm of a row's exposure, by which its expected count is multiplied. An offset o is stored as
+    (o / 64) modulo 1/2 behind the count, so a whole number is a count with offset 0. Counts below 2^16 leave the offset
+    an absolute error of at most 2^-31.
+    """
+    return counts + (offsets / _STEP) % 0.5
+
+
+def unpacked(labels: Array) -> tuple[Array, Array]:
+    """The counts and the offsets (...) of any labels (...): a negative one is a count of 0 with offset 0, and an offset
+    beyond `FARTHEST` is clipped to it."""
+    labels = np.maximum(labels, 0.0)
+    counts = np.floor(labels)
+    shares = labels - counts
+    return counts, np.clip(_STEP * np.where(shares > 0.25, shares - 0.5, shares), -FARTHEST, FARTHEST)
