@@ -15,7 +15,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 
-from twinflower.simulation.report.series import series
+from twinflower.simulation.report.series import runs_of, series
 from twinflower.simulation.settings.experiment import read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ def convergence(ax: Axes, runs: Path) -> None:
     """Draw medians of ten seeds, with the range of the seeds as a band."""
     plan = read_experiment(ROOT / "experiments" / "methods-composite.toml")
     curves = [curve for curve in plan.curves if curve.label in COLOURS]
-    for line in series(plan, runs, curves, "suboptimality"):
+    for line in series(plan, runs_of(plan, runs, curves), "suboptimality"):
         colour = COLOURS[line.label]
         ax.plot(line.x, line.centre, color=colour, linewidth=2.2)
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.25, linewidth=0)

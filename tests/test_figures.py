@@ -5,7 +5,6 @@ import csv
 import itertools
 import json
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
@@ -18,7 +17,7 @@ from twinflower.simulation.report import figures
 from twinflower.simulation.report.figures import compose_experiment, compose_run, draw_experiment
 from twinflower.simulation.report.labels import words
 from twinflower.simulation.report.plot_style import COLOURS, marked, styles
-from twinflower.simulation.report.series import by_round, series, spread
+from twinflower.simulation.report.series import by_round, runs_of, series, spread
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import SUMMARY_KEYS
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -26,13 +25,6 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import experiment_text, read_experiment
 from twinflower.simulation.settings.toml import to_tables
-
-
-@pytest.fixture(autouse=True)
-def closed():
-    """No figure outlives its test."""
-    yield
-    plt.close("all")
 
 
 def hue(colour):
@@ -158,7 +150,8 @@ def test_a_gap_is_the_objective_above_the_lowest_of_the_panel_under_the_same_see
                 objective=np.array([9, 0, 1]) + low[seed],
             )
     one, other = (
-        series(plan, tmp_path, [c for c in plan.curves if c.panel == panel], "gap") for panel in "AB"
+        series(plan, runs_of(plan, tmp_path, [c for c in plan.curves if c.panel == panel]), "gap")
+        for panel in "AB"
     )
     np.testing.assert_allclose(one[0].centre, [9.15, 0.15, 1.15])
     np.testing.assert_allclose(one[1].centre, [9.25, 0.25, 1.25])

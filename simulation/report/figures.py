@@ -6,13 +6,11 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
 
@@ -26,7 +24,7 @@ from ..results.reading import read_config, read_plan, read_rows, read_summary
 from ..settings.columns import GAP
 from ..settings.experiment import Curve, Experiment
 from .plot_style import label, log_scale, marked, styles
-from .series import Series, columns_of_run, limits, note, series
+from .series import Found, Series, columns_of_run, limits, note, runs_of, series
 
 _PANEL = (5.2, 3.6)
 _ACROSS = 2  # panels side by side; more would be too small to read at the width of a page
@@ -48,7 +46,7 @@ def draw_run(folder: Path) -> Path:
     return _save(compose_run(folder), folder, read_plan(folder))
 
 
-def compose_run(folder: Path) -> plt.Figure:
+def compose_run(folder: Path) -> Figure:
     """The figure of one run: objective, test accuracy and nonzeros by round, and the cost if the run has bounds."""
     rows, summary = read_rows(folder), read_summary(folder)
     curve = read_config(folder)
@@ -72,7 +70,7 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
     return _save(compose_experiment(experiment, out), out, experiment)
 
 
-def compose_experiment(experiment: Experiment, out: Path) -> plt.Figure:
+def compose_experiment(experiment: Experiment, out: Path) -> Figure:
     """The figure of an experiment whose results are in the folder `out`."""
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
     across = min(len(panels), _ACROSS)
@@ -124,12 +122,10 @@ def draw_graph(neighbours: Neighbours, path: Path) -> Path:
         figure.savefig(path, dpi=130)
     except (OSError, ValueError) as error:
         raise SettingError(f"the graph cannot be drawn into {path}: {cause(error)}") from None
-    finally:
-        plt.close(figure)
     return path.absolute()
 
 
-def _panels(count: int, rows: int, across: int) -> tuple[plt.Figure, np.ndarray]:
+def _panels(count: int, rows: int, across: int) -> tuple[Figure, np.ndarray]:
     """A figure with `across` panels side by side, and the axes of every panel from top to bottom (count, rows)."""
     figure, axes = _canvas(rows * -(-count // across), across)
     blocks = axes.reshape(-1, rows, across).swapaxes(1, 2).reshape(-1, rows)
@@ -141,17 +137,16 @@ def _panels(count: int, rows: int, across: int) -> tuple[plt.Figure, np.ndarray]
 def _draw_column(axes: np.ndarray, experiment: Experiment, out: Path, panel: str) -> str:
     """Draw all quantities of one panel, from top to bottom, and return the note that explains its bands."""
     curves = [curve for curve in experiment.curves if curve.panel == panel]
-    shown = [_draw_panel(ax, experiment, out, curves, y) for ax, y in zip(axes, experiment.y, strict=True)]
+    found = runs_of(experiment, out, curves)
+    shown = [_draw_panel(ax, experiment, found, y) for ax, y in zip(axes, experiment.y, strict=True)]
     for nth, (ax, lines) in enumerate(zip(axes, shown, strict=True)):
         _title(ax, "" if nth else panel, lines)
     return note([line for lines in shown for line in lines], experiment.centre)
 
 
-def _draw_panel(
-    ax: Axes, experiment: Experiment, out: Path, curves: list[Curve], column: str
-) -> list[Series]:
+def _draw_panel(ax: Axes, experiment: Experiment, found: Found, column: str) -> list[Series]:
     """Draw all lines of one panel and return them."""
-    shown = series(experiment, out, curves, column)
+    curves, shown = [curve for curve, _ in found], series(experiment, found, column)
     logarithmic = column in experiment.log_axes and np.isfinite(_bottom(shown))  # else nothing can be shown
     if logarithmic:
         shown = [_above_zero(line, _bottom(shown), column) for line in shown]
@@ -251,7 +246,7 @@ def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
             draw(limit, color="black", linewidth=1.0, linestyle=(0, (4, 2)), label="" if place else name)
 
 
-def _draw_legends(figure: plt.Figure, panels: np.ndarray, notes: list[str], across: int) -> None:
+def _draw_legends(figure: Figure, panels: np.ndarray, notes: list[str], across: int) -> None:
     """Draw one legend below the figure if all panels share it, else one below each panel; enlarge the figure.
 
     panels: the axes of every panel, from top to bottom (panels, rows). across: how many panels are side by side.
@@ -280,7 +275,7 @@ def _draw_legends(figure: plt.Figure, panels: np.ndarray, notes: list[str], acro
         )
 
 
-def _name_lines(figure: plt.Figure, column: np.ndarray, text: str) -> None:
+def _name_lines(figure: Figure, column: np.ndarray, text: str) -> None:
     """Name the lines of one column of panels beside their ends in the first, where they are too many for a legend."""
     first, last = column[0], column[-1]
     lines = [line for line in first.get_lines() if not str(line.get_label()).startswith("_")]
@@ -334,21 +329,21 @@ def _fitting(entries: dict[str, Any], letters: int) -> int:
     return max(1, min(len(entries), letters // widest))
 
 
-def _grow(figure: plt.Figure, entries: int, columns: int) -> None:
+def _grow(figure: Figure, entries: int, columns: int) -> None:
     """Increase the figure's height by that of a legend with a title and this many entries."""
     figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * (1 - (-entries // columns)))
 
 
-def _canvas(rows: int, columns: int) -> tuple[plt.Figure, np.ndarray]:
-    return plt.subplots(
-        rows, columns, figsize=(_PANEL[0] * columns, _PANEL[1] * rows), squeeze=False, layout="constrained"
-    )
+def _canvas(rows: int, columns: int) -> tuple[Figure, np.ndarray]:
+    """An empty figure, with its axes (rows, columns)."""
+    figure = Figure(figsize=(_PANEL[0] * columns, _PANEL[1] * rows), layout="constrained")
+    FigureCanvasAgg(figure)  # to measure texts by
+    return figure, figure.subplots(rows, columns, squeeze=False)
 
 
-def _save(figure: plt.Figure, folder: Path, plan: Experiment) -> Path:
+def _save(figure: Figure, folder: Path, plan: Experiment) -> Path:
     """Save a figure with its title and a digest of what it shows, by which one recognises the file that it shows."""
     path, about = folder / names.FIGURE, {"Title": plan.title, "Digest": plan.digest}
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=130, format="png", metadata=about)
-    plt.close(figure)
     return path

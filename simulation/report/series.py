@@ -41,14 +41,18 @@ def line(label: str, x: Array, y: Array) -> Series:
     return Series(label, "", x, y, y, y, seeds=1)
 
 
-def series(experiment: Experiment, out: Path, curves: Sequence[Curve], column: str) -> list[Series]:
+def runs_of(experiment: Experiment, out: Path, curves: Sequence[Curve]) -> Found:
+    """The curves of a panel with the rows of their runs; with `ends` only of those that finished."""
+    return [(curve, _runs(experiment, out, curve)) for curve in curves]
+
+
+def series(experiment: Experiment, found: Found, column: str) -> list[Series]:
     """The lines of one panel, in the order of the file; a curve without results gives an empty line."""
-    found: Found = [(curve, _runs(experiment, out, curve)) for curve in curves]
     if column == GAP:
         found = _with_gaps(found)
     if not experiment.ends:
         return [_by_round(experiment, curve, list(runs.values()), column) for curve, runs in found]
-    lines = dict.fromkeys(curve.line for curve in curves)
+    lines = dict.fromkeys(curve.line for curve, _ in found)
     return [_ends(experiment, [pair for pair in found if pair[0].line == line], column) for line in lines]
 
 

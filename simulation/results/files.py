@@ -36,7 +36,7 @@ def replacing(path: Path) -> Iterator[Path]:
     The file that a link points to is replaced, not the link; a device or a pipe is yielded itself. Raises DiskError,
     which names the path, if it cannot be written, for instance because the disk is full.
     """
-    path = path.resolve()
+    path = path.resolve() if path.is_symlink() else path.absolute()
     special = path.exists() and not path.is_file()
     temporary = path if special else path.with_name(f".{path.name}.tmp")
     try:

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+_encoded = json.JSONEncoder(ensure_ascii=False).encode  # TOML has no surrogate pairs
+
 
 def to_toml(values: Mapping[str, Any]) -> str:
     """Settings as TOML, one per line, with dotted keys for sections."""
@@ -28,8 +30,7 @@ def toml_value(value: Any) -> str:
         return "[" + ", ".join(map(toml_value, value)) + "]"
     if isinstance(value, float):
         return repr(value)  # valid TOML for inf and nan, too
-    text = json.dumps(value, ensure_ascii=False)  # TOML has no surrogate pairs
-    return text.replace("\x7f", "\\u007f")
+    return _encoded(value).replace("\x7f", "\\u007f")
 
 
 def toml_lines(text: str) -> str:

@@ -7,7 +7,7 @@ from ...settings.experiment import Experiment
 from ..charts import Chart, chart
 from ..document import Section, Table
 from ..labels import BITS, bits, heading, number, words
-from ..series import Series, by_round, columns_of_run, limits, measured, note, series
+from ..series import Series, by_round, columns_of_run, limits, measured, note, runs_of, series
 from ..study import CurveRuns, StoredRun, Study
 
 _MOST_ROWS = 40  # of a table
@@ -15,7 +15,9 @@ _NUMBERS = ("round", "objective", "test_accuracy", "nonzeros", "uplink_bits", "p
 
 
 def curves(study: Study) -> list[Section]:
-    """The charts, and of one run the numbers; nothing for a run in which no round was evaluated."""
+    """The charts, and of one run the numbers; nothing before a run has ended, or if no round was evaluated."""
+    if not study.runs:
+        return []
     charts = (
         _panels(study, study.plan) if study.plan else [_by_round(study, name) for name in _measured(study)]
     )
@@ -32,8 +34,9 @@ def _panels(study: Study, plan: Experiment) -> list[Chart]:
     for panel in dict.fromkeys(curve.panel for curve in plan.curves):
         planned = [curve for curve in plan.curves if curve.panel == panel]
         runs = [own for curve, own in zip(plan.curves, study.curves, strict=True) if curve.panel == panel]
+        found = runs_of(plan, study.folder, planned)
         for y in plan.y:
-            shown = series(plan, study.folder, planned, y)
+            shown = series(plan, found, y)
             charts.append(_chart(panel, plan.x, y, runs, shown, plan.log_axes, note(shown)))
     return charts
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from twinflower.data.columns import Category, Classes, Column, Label, Range, Survival, Target
-from twinflower.data.sets import TableData
+from twinflower.data.sets import OwnData, TableData
 
 from ...results.reading import digest, digests, flat, read_environment
 from ...results.writing import environment
@@ -34,17 +35,16 @@ def columns(study: Study) -> list[Section]:
     """What the columns of tables mean, once for all curves with the same ones."""
     found: list[Section] = []
     for curve in study.curves:
-        first, *others = [_columns(run) for run in curve.runs] or [[]]
+        first, *others = [_columns(run, curve.config.data) for run in curve.runs] or [[]]
         note = [_FIRST_SEED] if any(other != first for other in others) else []
         own = [section._replace(points=[*section.points, *note]) for section in first]
         found += [section for section in own if section not in found]
     return found
 
 
-def _columns(run: StoredRun) -> list[Section]:
+def _columns(run: StoredRun, data: Any) -> list[Section]:
     """What the columns mean, if the run has a model of tables."""
-    schema, data = run.model.inputs.schema if run.model else None, run.config.data
-    if run.model is None or schema is None:
+    if not (isinstance(data, TableData | OwnData) and run.model and (schema := run.model.inputs.schema)):
         return []
     label, outcome = schema.label, run.model.origin.get("outcome", "")
     texts = [f"Files: {data.files}"] if isinstance(data, TableData) else []
