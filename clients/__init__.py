@@ -2,7 +2,6 @@
 twinflower.algorithms."""
 
 from .app import client_app
-from .ledger import ContextLedger
 from .methods import (
     CLIENTS,
     BSDPFedPDMClient,
@@ -32,6 +31,7 @@ from .methods import (
 )
 from .mods import for_flower_strategies
 from .shell import AlgorithmClient
+from .store import ContextLedger
 from .sums import SumClient
 
 __all__ = [

@@ -6,8 +6,8 @@ reply is stored, so that a repeated request gets the same numbers and no dual is
 reply of a client without state and noise is not stored: computed again, it is the same.) A request for a round that is
 no longer stored is refused.
 
-Other modules read its request (`request`), prepare the client's rows (`rows`), store what it computed (`completed`,
-`store`), and hold the order of all steps that protects the data (`steps`).
+Other modules read its request (`request`), store what it computed (`store`), and hold the order of all steps that
+protects the data (`steps`).
 """
 
 from collections.abc import Iterable
@@ -24,14 +24,14 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.algorithm import Algorithm
-from twinflower.arrays import all_finite
+from twinflower.arrays import DOUBLE, all_finite
 from twinflower.errors import ReplyError, SettingError, require
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.release import Rounding
 from twinflower.problems.batches import LocalSchedule, Shards
-from twinflower.problems.interfaces import Batch, Objective, check_weights
+from twinflower.problems.interfaces import Batch, ChecksRows, Objective, check_weights
 from twinflower.problems.penalised import check_clipping
 from twinflower.queries import question_in
 from twinflower.queries.first import COUNTS_ROUND, FirstCounts
@@ -40,11 +40,9 @@ from twinflower.queries.query import SiteAnswer
 from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report
 
-from .completed import Arrays, CompletedRounds, Metrics, reply_of
+from .records import StrictClient
 from .request import RequestReader, RoundRequest, as_asked
-from .rows import admitted, check_precision, check_rows
-from .safe_decoding import StrictClient
-from .steps import Cost, CountStep, Step, answered, carried_out
+from .steps import Arrays, CompletedRounds, Cost, CountStep, Metrics, Step, answered, carried_out, reply_of
 from .store import CompletedRound, ContextStore, StateStore
 
 _NOT_SCALED: object = object()  # differs from the ranges in any request
@@ -308,3 +306,55 @@ class _Round(Step):
     def save(self, done: CompletedRound) -> None:
         """See `Step`."""
         self.client.rounds.save(self.request, done)
+
+
+def check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | None) -> None:
+    """Raise SettingError unless a client with this start computes in one precision: double, if it is private."""
+    if start.dtype == DOUBLE:
+        return
+    if guard is not None:
+        raise SettingError(
+            f"a private client computes in double precision: start must be float64; got {start.dtype}"
+        )
+    parts = (rows.features, rows.labels, rows.row_weights)
+    real = [part.dtype for part in parts if part is not None and part.dtype.kind == "f"]
+    if not all(dtype == start.dtype for dtype in real):
+        raise SettingError(
+            f"start is {start.dtype}, so features, real labels and weights must be, too; got "
+            f"{', '.join(map(str, real))}"
+        )
+
+
+def admitted(rows: Batch | Shards, start: NDArray[Any], client: int, guard: Guard | None) -> Shards:
+    """A client's rows as the bounds of a private one assume them (`Guard.admitted`); the site's own log says if rows
+    were changed. Shards are copied only then."""
+    shards = rows if isinstance(rows, Shards) else _shards(rows, start, client)
+    if guard is None:
+        return shards
+    own = shards.rows(client)
+    bounded = guard.admitted(own)
+    if bounded is own:
+        return shards
+    log(WARNING, "client %s: rows outside their public bounds were scaled or clipped to them", client)
+    return Shards.site(bounded, client)
+
+
+def check_rows(objective: Objective, rows: Batch, guard: Guard | None) -> None:
+    """Raise the error of an objective that does not accept these rows (`ChecksRows`).
+
+    Of a private client it sees no labels that are real numbers: whether a loss accepts one would reveal something about
+    it. Such a row's gradient counts as 0, or its loss as the bound.
+    """
+    if not isinstance(objective, ChecksRows):
+        return
+    if guard is not None and rows.labels.dtype.kind not in "iu":
+        rows = rows._replace(labels=np.zeros_like(rows.labels))
+    objective.check_rows(rows)
+
+
+def _shards(rows: Batch, start: NDArray[Any], client: int) -> Shards:
+    """A client's rows with features, weights, and labels that are not whole numbers, of the type of the start."""
+    labels = rows.labels if rows.labels.dtype.kind in "iu" else rows.labels.astype(start.dtype, copy=False)
+    weights = None if rows.row_weights is None else rows.row_weights.astype(start.dtype, copy=False)
+    features = rows.features.astype(start.dtype, copy=False)
+    return Shards.site(rows._replace(features=features, labels=labels, row_weights=weights), client)

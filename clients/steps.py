@@ -3,10 +3,12 @@ it answers a question.
 
 A stored reply is given again. Otherwise the request is read and checked, the Flower run is bound to its session, space
 for the reply is reserved, and the ledger is charged; only then is anything private computed. Noise is added, and the
-result is stored before it is sent. What differs from step to step is what is read, charged, computed and stored.
+result is stored before it is sent (`CompletedRounds`). What differs from step to step is what is read, charged,
+computed and stored.
 """
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -14,8 +16,11 @@ from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.common import log
+from numpy.typing import NDArray
 
+from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
 from twinflower.privacy.charges import BudgetSpent
@@ -24,11 +29,99 @@ from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.first import COUNTS_ROUND, FirstCounts
 from twinflower.queries.query import ModelQuestion, SiteAnswer
+from twinflower.wire import checked
 from twinflower.work import Noise, no_noise
 
-from .completed import CompletedRounds
 from .request import RequestReader, RoundRequest, as_asked
-from .store import CompletedRound, StateStore
+from .store import CompletedRound, ContextStore, StateStore
+
+Arrays = list[NDArray[Any]]
+Metrics = dict[str, Any]
+
+_STATE, _REPLY = "state.", "reply."  # prefixes of the names of stored arrays
+
+
+@dataclass(frozen=True)
+class CompletedRounds:
+    """The completed rounds of one client in its store.
+
+    algorithm: the client's, whose state is stored. start: the public starting point (d,), which has the type of all
+    arrays. private: whether the client's replies have noise.
+    """
+
+    store: StateStore
+    algorithm: Algorithm
+    start: NDArray[Any]
+    private: bool
+
+    def last(self, session: str) -> CompletedRound | None:
+        """The newest round of the session, if there is one."""
+        return self.store.last(session)
+
+    def repeated(self, request: RoundRequest, last: CompletedRound | None) -> CompletedRound | None:
+        """The stored round if this request repeats one; None if the round has to be computed.
+
+        Raises ReplyError for a round that is not stored any more. last: the newest round of the session.
+        """
+        if last is None or request.round > last.round:
+            return None
+        stored = self.store.at(request.session, request.round)
+        if stored is None:
+            raise ReplyError(f"round {request.round} is asked after it was settled")
+        return None if self._computed_again else stored
+
+    def state(self, last: CompletedRound | None) -> Any:
+        """The algorithm's client state after the last round, or the initial one."""
+        if last is None:
+            return self.algorithm.init_client(self.start)
+        return self.algorithm.state.kind(
+            **{name: self._array(last, name, shape) for name, shape in self._shapes.items()}
+        )
+
+    def completed(
+        self, request: RoundRequest, last: CompletedRound | None, state: Any, reply: Arrays, metrics: Metrics
+    ) -> CompletedRound:
+        """The round of the request, to be saved, with these metrics besides those of every round.
+
+        The server detects lost client state by `born`, the round in which the state began.
+        """
+        born = last.metrics["born"] if last else request.round
+        arrays = {_STATE + n: np.asarray(a) for n, a in zip(state._fields, state, strict=True) if a.size}
+        arrays |= {f"{_REPLY}{place}": np.asarray(array) for place, array in enumerate(reply)}
+        own = {"round": request.round, "session": request.session, "born": born}
+        return CompletedRound(arrays, own | metrics)
+
+    def reserved(self, request: RoundRequest, reply_bytes: int) -> AbstractContextManager[None]:
+        """Make sure that the round with a reply of this size can be saved; see `StateStore.reserved`."""
+        state_bytes = sum(map(math.prod, self._shapes.values())) * self.start.itemsize
+        return self.store.reserved(request.session, request.round, state_bytes + reply_bytes)
+
+    def save(self, request: RoundRequest, done: CompletedRound) -> None:
+        """Store the round of the request; earlier ones may be deleted, because they are settled."""
+        stored = done._replace(arrays={}) if self._computed_again else done
+        self.store.save(request.session, stored, request.settled)
+
+    @property
+    def _computed_again(self) -> bool:
+        """Whether a repeated request is computed again, with the same result, so that no array has to be stored."""
+        if self.private or self.algorithm.state.fields:
+            return False
+        return isinstance(self.store, ContextStore)  # a site's disk has it all
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return self.algorithm.state.shapes(len(self.start))
+
+    def _array(self, last: CompletedRound, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
+        """One array of the stored state; empty arrays are not stored."""
+        if not math.prod(shape):
+            return np.empty(shape, self.start.dtype)
+        return checked(name, last.arrays[_STATE + name], shape, self.start.dtype)
+
+
+def reply_of(done: CompletedRound) -> Arrays:
+    """The arrays of the reply in a completed round, read-only where they come from a store."""
+    return [array for name, array in done.arrays.items() if name.startswith(_REPLY)]
 
 
 class Cost(NamedTuple):

@@ -1,4 +1,5 @@
-"""Where a client's state is stored between rounds: in Flower's context, or on the site's own disk.
+"""Where a client's state is stored between rounds, in Flower's context or on the site's own disk, and the ledgers of
+simulated clients.
 
 Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
 session is one training, through all restarts of server and nodes; the server names it. In runs whose server sees only
@@ -25,6 +26,9 @@ from numpy.typing import NDArray
 
 from twinflower.disk import reserve, temporary_of, write_whole
 from twinflower.errors import DataError
+from twinflower.privacy import Budget
+from twinflower.privacy.charges import Charge, ChargedBefore, check_charge
+from twinflower.privacy.ledger import FileLedger
 from twinflower.wire import dtype_name, from_npy, to_npy
 
 from .records import encode
@@ -264,3 +268,47 @@ def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, N
 
 def _entries(folder: Path) -> list[Path]:
     return list(folder.iterdir()) if folder.is_dir() else []
+
+
+_RECORD = "twinflower.ledger"
+
+
+@dataclass(frozen=True)
+class ContextLedger:
+    """Charges as lines of JSON in `context.state`; see `twinflower.privacy.charges.Ledger`."""
+
+    state: RecordDict
+
+    def charge(self, charge: Charge, budget: Budget) -> None:
+        """Record a charge, or raise BudgetSpent or LedgerError."""
+        check_charge(charge, self.charges(), budget)
+        self.state[_RECORD] = ConfigRecord({"charges": [*self._lines(), json.dumps(vars(charge))]})
+
+    def charges(self) -> list[Charge]:
+        """All charges so far."""
+        return [Charge(**json.loads(line)) for line in self._lines()]
+
+    def _lines(self) -> list[str]:
+        if _RECORD not in self.state:
+            return []
+        return cast(list[str], cast(ConfigRecord, self.state[_RECORD])["charges"])
+
+
+@dataclass(frozen=True)
+class SeededLedger:
+    """A `FileLedger` for seeded noise, which may charge the same round twice but counts it once.
+
+    If the process is killed after a charge and before the reply was stored, repeating the round gives the same values,
+    so it costs nothing more. This ledger must never be used with secret noise.
+    """
+
+    file: FileLedger
+
+    def charge(self, charge: Charge, budget: Budget) -> None:
+        """Record a charge unless it is already recorded; may raise BudgetSpent or LedgerError."""
+        with suppress(ChargedBefore):
+            self.file.charge(charge, budget)
+
+    def charges(self) -> list[Charge]:
+        """All charges so far."""
+        return self.file.charges()

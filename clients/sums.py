@@ -15,9 +15,9 @@ from twinflower.sums.masks import Identity, Session, inbox_digest
 from twinflower.sums.summed import Summed
 from twinflower.work import Report
 
-from .completed import Arrays, Metrics
 from .request import RoundRequest
 from .shell import AlgorithmClient
+from .steps import Arrays, Metrics
 from .store import StateStore
 
 _INBOX = "inbox"

@@ -28,11 +28,11 @@ from .methods import (
     NetworkedSubgradient,
     Newton,
     ProxSkip,
+    RelayStrategy,
     Scaffold,
     SoteriaFL,
 )
-from .relay import RelayStrategy
-from .site_evaluation import SiteEvaluation
+from .questions import SiteEvaluation
 from .star import StarStrategy
 from .sums import SumStrategy
 

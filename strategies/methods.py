@@ -3,17 +3,52 @@
 One class for each algorithm in `twinflower.algorithms`, whose `server_update` is the mathematics.
 """
 
+from collections.abc import Iterable, Mapping
+from logging import WARNING
 from typing import Any
 
-from flwr.app import ArrayRecord
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from twinflower import algorithms
+from twinflower.arrays import Index
 from twinflower.errors import SettingError
 
-from .relay import RelayStrategy
 from .star import StarStrategy
+
+
+class RelayStrategy(StarStrategy):
+    """Base of the networked strategies, for algorithms that derive from `twinflower.algorithms.relay.Relayed`.
+
+    The algorithm's server state holds the messages to forward. A client that has left the graph gets no further
+    requests and is named in the log once.
+    """
+
+    def _ask(self, server_round: int, clients: Index, config: Mapping[str, Any]) -> list[Message]:
+        return super()._ask(server_round, clients[self._alive[clients]], config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """See `StarStrategy.aggregate_train`; also logs the clients that have left the graph."""
+        before = self._alive
+        result = super().aggregate_train(server_round, replies)
+        for client in np.flatnonzero(before & ~self._alive):
+            log(
+                WARNING,
+                "client %s was silent for too long: it has left the graph, and its data no longer count",
+                client,
+            )
+        return result
+
+    @property
+    def _alive(self) -> np.ndarray:
+        algorithm = self.algorithm
+        assert algorithm.networked  # true for every algorithm class of a relay
+        return algorithm.alive(self.server)
 
 
 # Li 2023, Algorithm 1; Li 2024, Algorithm 1

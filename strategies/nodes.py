@@ -1,7 +1,10 @@
-"""Which node holds which partition, and readable messages for nodes that fail."""
+"""Which node is which client's, through all restarts of nodes, and lines about who is absent.
+
+A server that waits is never silent for long, and does not repeat itself.
+"""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from logging import WARNING
 
 from flwr.app import Error, Message
@@ -11,12 +14,14 @@ from flwr.serverapp import Grid
 from twinflower.errors import AbsentError, RunError
 from twinflower.flower_messages import GONE
 
-from .replies import short
-from .requests import properties_in, properties_request
-from .waiting import Reminder, partitions, some
+from .messages import properties_in, properties_request, short
 
+SILENCE = 10.0
+"""The longest silence of a server that waits, in seconds."""
+
+_COUNTED = 10  # rounds of an absence between two lines about it
+_MOST_NAMED = 5  # nodes, clients or reasons listed in one message
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
-_MOST_NAMED = 5  # reasons listed in one message
 
 
 def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
@@ -114,3 +119,122 @@ def _reasons(failures: Mapping[int, Error]) -> str:
     longest = _LONGEST_SAID if len(groups) > 1 else None
     parts = [f"node {some(nodes)}: {reason[:longest]}" for reason, nodes in groups.items()]
     return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")
+
+
+_GREETING = 10.0  # seconds for a node that joins a running training to report its partition
+_PAUSE = 0.2  # seconds between two looks at which nodes are present
+
+
+class Roster:
+    """The node of every client. A node that returns under a new id is recognised by the partition that it reports.
+
+    nodes: client -> node.
+    """
+
+    def __init__(self, nodes: dict[int, int]) -> None:
+        self.nodes = nodes
+        self._strangers: set[int] = set()  # nodes that were asked for their partition
+        self._waiting: dict[int, int] = {}  # client -> a second node of that client
+
+    def clients(self, clients: Iterable[int]) -> dict[int, int]:
+        """These clients by their nodes."""
+        return {self.nodes[client]: client for client in clients}
+
+    def update(self, grid: Grid, silent: Set[int] = frozenset(), patience: float = _GREETING) -> Set[int]:
+        """Let nodes take the place of others of the same client that have gone; return the ids of all present nodes.
+
+        silent: clients whose old node is not waited for, because it does not reply. patience: seconds to wait for the
+        reports of new nodes.
+        """
+        present = set(grid.get_node_ids())
+        new = sorted(present - self._strangers - set(self.nodes.values()))
+        requests = list(
+            map(properties_request, new)
+        )  # a list, because Flower's grid iterates over its messages twice
+        for reply in grid.send_and_receive(requests, timeout=patience) if new else ():
+            self._strangers.add(reply.metadata.src_node_id)
+            if not reply.has_error():
+                self._welcome(reply, present)
+        self._let_in(present, silent)
+        return present
+
+    def find(self, grid: Grid, silent: Set[int], timeout: float) -> None:
+        """Wait until the nodes of these clients are present, for at most `timeout` seconds."""
+        deadline, reminder = time.monotonic() + timeout, Reminder()
+        while silent:
+            left = max(deadline - time.monotonic(), _GREETING)
+            present = self.update(grid, silent, left)
+            if {self.nodes[client] for client in silent} <= present or time.monotonic() > deadline:
+                return
+            reminder.look(lambda: f"waiting for {partitions(sorted(silent))} to return")
+            time.sleep(_PAUSE)
+
+    def _welcome(self, reply: Message, present: Set[int]) -> None:
+        """Add a new node to the waiting list of the partition that it reports."""
+        found: dict[int, int] = {}
+        try:
+            note_partition(reply, found, len(self.nodes))
+        except RunError as error:
+            log(WARNING, "ignored: %s", error)
+        for client, node in found.items():
+            self._waiting[client] = node
+            if self.nodes[client] in present:
+                log(WARNING, "a second node for client %s waits until the first is gone", client)
+
+    def _let_in(self, present: Set[int], silent: Set[int]) -> None:
+        """Replace nodes that are gone or silent by waiting ones. Flower notices only after a while that a node was
+        killed."""
+        for client, node in list(self._waiting.items()):
+            if node not in present:
+                del self._waiting[client]
+            elif self.nodes[client] not in present or client in silent:
+                log(WARNING, "client %s is back on another node", client)
+                self.nodes[client] = self._waiting.pop(client)
+
+
+class Reminder:
+    """Says what a wait is for, whenever `SILENCE` seconds of it have passed; by default in Flower's log."""
+
+    def __init__(self, say: Callable[[str], None] = lambda text: log(WARNING, "%s", text)) -> None:
+        self._say = say
+        self._due = time.monotonic() + SILENCE
+
+    def look(self, text: Callable[[], str]) -> None:
+        """Say the text if the last line, or the beginning of the wait, was `SILENCE` seconds ago."""
+        if time.monotonic() >= self._due:
+            self._say(text())
+            self._due = time.monotonic() + SILENCE
+
+
+class Absences:
+    """Logs why clients are left out of rounds: once for each reason, and then how many rounds they have missed."""
+
+    def __init__(self) -> None:
+        self._missed: dict[int, tuple[int, str]] = {}  # client -> rounds in a row, and the last reason
+
+    def note(self, round_: int, asked: Iterable[int], rejected: Mapping[int, str]) -> None:
+        """Log what is new about the clients that were asked in this round; rejected: client -> reason."""
+        for client in sorted(asked):
+            missed, known = self._missed.pop(client, (0, ""))
+            if client in rejected:
+                self._missed[client] = missed + 1, rejected[client]
+                self._log(round_, client, missed + 1, rejected[client], known)
+            elif missed > 1:
+                log(WARNING, "round %s: client %s is back after %s missed rounds", round_, client, missed)
+
+    def _log(self, round_: int, client: int, missed: int, reason: str, known: str) -> None:
+        if reason != known:
+            log(WARNING, "round %s: client %s left out: %s", round_, client, reason)
+        elif missed % _COUNTED == 0:
+            text = "round %s: client %s left out for the %sth round in a row: %s"
+            log(WARNING, text, round_, client, missed, reason)
+
+
+def partitions(numbers: Sequence[int]) -> str:
+    """These partitions, as text."""
+    return f"partition{'s' if len(numbers) > 1 else ''} {some(numbers)}"
+
+
+def some(numbers: Sequence[int]) -> str:
+    """The first numbers of a list, as text."""
+    return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")

@@ -3,22 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any
 
-import numpy as np
 from flwr.common import log
 
 from twinflower.errors import RunError
 from twinflower.rounds import Round
 
-from .replies import NO_REPLY
-
-
-def mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:
-    """The mean of a metric over the clients that report a valid number, nan if none does."""
-    values = [m.get(key) for m in metrics]
-    sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
-    return float(np.mean(sane)) if sane else float("nan")
+from .messages import NO_REPLY
 
 
 def incomplete(server_round: int, rejected: Mapping[int, str], method: str, retries: int) -> str:

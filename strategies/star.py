@@ -4,15 +4,15 @@ In every round the strategy samples partitions with the run's own seeded generat
 each, and checks every reply. It passes the valid replies, in ascending partition order, to the algorithm's
 `server_update`. A missing or invalid reply is logged and left out; each algorithm documents how it handles a missing
 client. The messages have the format of Flower's NumPyClient (fitins / fitres), so any NumPyClient can take part.
-`sampling` says who takes part, `roster` which node is which client's, `requests` what was asked, and `replies` which
-replies are valid; `exchange` repeats requests, `quorum` says whether there are enough, and `site_evaluation` what the
-sites find about a model.
+`Sampling` says who takes part, `nodes` which node is which client's, and `messages` what was asked and which replies
+are valid; `questions` repeats requests and asks what the sites find about a model, and `quorum` says whether there are
+enough replies.
 """
 
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 from typing import Any, ClassVar
 
@@ -27,19 +27,45 @@ from twinflower.algorithms.algorithm import Algorithm, Stop, personal_models, un
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, SettingError
+from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.rounds import Round, Training
+from twinflower.settings import check_choice
 from twinflower.wire import from_npy
 
-from .exchange import Exchange
-from .first import Agreement
-from .nodes import meet
+from .messages import Inspector, Requests, Upload, fit_results, sort_replies
+from .nodes import Absences, Roster, meet
+from .questions import Agreement, Exchange, SiteEvaluation
 from .quorum import Quorum, incomplete
-from .replies import Inspector, Upload, fit_results, sort_replies
-from .requests import Requests
-from .roster import Roster
-from .sampling import Sampling
-from .site_evaluation import SiteEvaluation
-from .waiting import Absences
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How many of the clients 0..num_clients-1 take part in a round, and which; see `StarStrategy`.
+
+    num_clients: 0 for the number that the nodes report. clients_per_round: 0 for all. Raises SettingError for an
+    unknown first_round.
+    """
+
+    num_clients: int = 0
+    clients_per_round: int = 0
+    seed: int = 0
+    first_round: str = "sampled"
+
+    def __post_init__(self) -> None:
+        check_choice("first-round", self.first_round, FIRST_ROUNDS)
+
+    def among(self, num_clients: int) -> "Sampling":
+        """The same with this number of clients; SettingError if there are fewer than are sampled."""
+        if not 0 <= self.clients_per_round <= num_clients:
+            raise SettingError(
+                f"clients.per-round must be at most the number of clients, {num_clients}; got {self.clients_per_round}"
+            )
+        return replace(self, num_clients=num_clients)
+
+    def clients(self, round_: int) -> Index:
+        """The clients (K,) of a round, in ascending order."""
+        count = self.clients_per_round or self.num_clients
+        return participants(self.seed, round_, self.num_clients, count, self.first_round)
 
 
 class _Ended(Exception):

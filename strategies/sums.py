@@ -11,7 +11,7 @@ from twinflower.errors import AbsentError, ReplyError, SettingError
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
 from twinflower.sums.summed import Summed
 
-from .requests import properties_in, properties_request
+from .messages import properties_in, properties_request
 from .star import StarStrategy
 
 

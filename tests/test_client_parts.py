@@ -10,10 +10,10 @@ from flwr.common import EvaluateIns, FitIns, GetPropertiesIns, Parameters
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import VARIANTS, small
 
-from twinflower.clients.completed import CompletedRounds, reply_of
+from twinflower.clients.records import StrictClient
 from twinflower.clients.request import RequestReader, RoundRequest
-from twinflower.clients.rows import admitted, check_precision, check_rows
-from twinflower.clients.safe_decoding import StrictClient
+from twinflower.clients.shell import admitted, check_precision, check_rows
+from twinflower.clients.steps import CompletedRounds, reply_of
 from twinflower.clients.store import ContextStore, FileStore
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy.guard import Guard

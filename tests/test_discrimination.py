@@ -49,7 +49,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.strategies.requests import properties_request
+from twinflower.strategies.messages import properties_request
 
 BINS = {"evaluation.held-out": 0.4, "evaluation.bins": 20}
 PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 8.0, "privacy.evaluation-share": 0.8}

@@ -30,7 +30,7 @@ from twinflower.simulation.runtimes.engine import engine
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 from twinflower.strategies import FedPDM
-from twinflower.strategies.requests import properties_request
+from twinflower.strategies.messages import properties_request
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = 4  # of the table of variants, which other processes run at the same time

@@ -216,7 +216,7 @@ def test_an_error_in_process_has_the_code_of_flower():
 
 
 def test_the_reason_of_a_node_is_read_as_flower_writes_it():
-    """strategies/replies.py shows it."""
+    """strategies/messages.py shows it."""
     line = """reason = str(type(ex)) + ":<'" + str(ex) + "'>\""""
     assert line in inspect.getsource(run_clientapp)
     error = ValueError("no such row")

@@ -15,7 +15,7 @@ from twinflower.simulation.runtimes import flower_internals, progress
 from twinflower.simulation.runtimes.engine import Engine, configure_flower_env, reports_in
 from twinflower.simulation.runtimes.processes import temporary_workspace
 from twinflower.simulation.runtimes.progress import Report
-from twinflower.strategies.requests import fit_request, properties_request
+from twinflower.strategies.messages import fit_request, properties_request
 
 IMPORTS = "from twinflower.simulation.runtimes.progress import *\nimport logging, sys\n"
 NODE = IMPORTS + (

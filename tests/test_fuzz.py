@@ -19,8 +19,8 @@ from twinflower.clients.records import encode
 from twinflower.errors import ReplyError, RunError
 from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.strategies.messages import sort_replies
 from twinflower.strategies.nodes import meet, note_partition
-from twinflower.strategies.replies import sort_replies
 from twinflower.wire import from_npy, to_npy
 
 SHARES = [pytest.param(10, id="tenth"), pytest.param(1, id="all", marks=pytest.mark.slow)]

@@ -38,7 +38,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.strategies.requests import properties_request
+from twinflower.strategies.messages import properties_request
 
 LABELS = {
     "logistic": "classes = [0, 1]",

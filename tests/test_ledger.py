@@ -25,13 +25,13 @@ from flwr.app import Context, RecordDict
 from numpy.testing import assert_array_equal
 from problems import small
 
-import twinflower.clients.completed
 import twinflower.clients.request
 import twinflower.clients.shell
+import twinflower.clients.steps
 import twinflower.clients.store
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.layout import Layout
-from twinflower.clients.ledger import ContextLedger
+from twinflower.clients.store import ContextLedger
 from twinflower.errors import ReplyError, SettingError, TwinflowerError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, guard, ledger, mechanism
 from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, check_charge
@@ -752,7 +752,7 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
 # ------------------------------------------------------------------------------- killed at every single step
 
 CLIENT = (
-    twinflower.clients.completed,
+    twinflower.clients.steps,
     twinflower.clients.request,
     twinflower.clients.shell,
     twinflower.clients.store,

@@ -27,7 +27,7 @@ from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
-from twinflower.strategies.replies import fit_results
+from twinflower.strategies.messages import fit_results
 
 
 @pytest.fixture(autouse=True)

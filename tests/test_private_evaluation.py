@@ -47,8 +47,8 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
-from twinflower.strategies.replies import sort_replies
-from twinflower.strategies.site_evaluation import reading
+from twinflower.strategies.messages import sort_replies
+from twinflower.strategies.questions import reading
 from twinflower.sums.noise import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}

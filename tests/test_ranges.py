@@ -48,7 +48,7 @@ from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.validation import held_out
-from twinflower.strategies.first import expect_session
+from twinflower.strategies.questions import expect_session
 
 PRIVATE = {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
 SCHEMA = """

@@ -31,7 +31,7 @@ from twinflower.queries.query import SiteAnswer
 from twinflower.simulation.runs.client_factory import client_of, store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
-from twinflower.strategies.requests import properties_request
+from twinflower.strategies.messages import properties_request
 from twinflower.sums.discrete import seeded_words
 
 PRIVATE = [

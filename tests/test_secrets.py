@@ -28,8 +28,8 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies.messages import properties_request
 from twinflower.strategies.nodes import meet
-from twinflower.strategies.requests import properties_request
 
 MARK = "5713942"  # a label, a value, a word: whatever of a file must not be read elsewhere
 START = np.zeros(6)

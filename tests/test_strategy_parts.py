@@ -19,17 +19,11 @@ from twinflower.randomness import participants
 from twinflower.rounds import Round, Training
 from twinflower.simulation.runtimes import flower_internals
 from twinflower.strategies import nodes as nodes_module
-from twinflower.strategies import roster as roster_module
-from twinflower.strategies import waiting
-from twinflower.strategies.exchange import Exchange
-from twinflower.strategies.first import Agreement
-from twinflower.strategies.nodes import meet
+from twinflower.strategies.messages import Inspector, Requests, fit_request, sort_replies
+from twinflower.strategies.nodes import Roster, meet
+from twinflower.strategies.questions import Agreement, Exchange, SiteEvaluation
 from twinflower.strategies.quorum import Quorum
-from twinflower.strategies.replies import Inspector, sort_replies
-from twinflower.strategies.requests import Requests, fit_request
-from twinflower.strategies.roster import Roster
-from twinflower.strategies.sampling import Sampling
-from twinflower.strategies.site_evaluation import SiteEvaluation
+from twinflower.strategies.star import Sampling
 
 D = 5
 Y = np.arange(D, dtype=np.float64)
@@ -146,14 +140,14 @@ def test_a_new_node_that_does_not_fit_is_ignored(partition, count, caplog):
 
 def test_missing_nodes_are_waited_for_until_they_are_back_or_the_time_is_up(monkeypatch):
     slept = []
-    monkeypatch.setattr(roster_module.time, "monotonic", lambda: math.fsum(slept))
+    monkeypatch.setattr(nodes_module.time, "monotonic", lambda: math.fsum(slept))
 
     def sleep(seconds):
         slept.append(seconds)
         if len(slept) == 3:
             grid.present = [1, 54]
 
-    monkeypatch.setattr(roster_module.time, "sleep", sleep)
+    monkeypatch.setattr(nodes_module.time, "sleep", sleep)
     roster, grid = Roster({0: 1, 1: 2}), holding({1: 0, 54: 1})
     grid.present = [1]
     roster.find(grid, {1}, timeout=60.0)
@@ -528,9 +522,8 @@ def test_what_the_sites_found_is_weighted_by_their_rows(caplog):
 def clock(monkeypatch):
     """Time that passes only where somebody sleeps."""
     slept = []
-    for module in (waiting, nodes_module, roster_module):
-        monkeypatch.setattr(module.time, "sleep", slept.append)
-        monkeypatch.setattr(module.time, "monotonic", lambda: math.fsum(slept))
+    monkeypatch.setattr(nodes_module.time, "sleep", slept.append)
+    monkeypatch.setattr(nodes_module.time, "monotonic", lambda: math.fsum(slept))
     return slept
 
 
@@ -548,7 +541,7 @@ def test_whoever_waits_for_a_node_to_return_says_so(clock, caplog):
 
 
 def test_an_absence_is_logged_once_and_then_counted(caplog):
-    absences = waiting.Absences()
+    absences = nodes_module.Absences()
     for round_ in range(1, 22):
         absences.note(round_, [0, 1], {1: "no reply"})
     absences.note(22, [0], {})  # client 1 is not asked

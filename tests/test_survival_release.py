@@ -30,7 +30,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
-from twinflower.strategies.requests import properties_request
+from twinflower.strategies.messages import properties_request
 from twinflower.survival_labels import signed, unsigned
 
 SIZES = (150, 200, 250)

@@ -18,8 +18,8 @@ from twinflower.disk import LockableFile
 from twinflower.errors import DataError, RunError, SettingError
 from twinflower.simulation.runtimes import engine, processes
 from twinflower.simulation.runtimes.processes import temporary_workspace, without_proxy
+from twinflower.strategies.messages import short
 from twinflower.strategies.nodes import _too_few
-from twinflower.strategies.replies import short
 
 # ------------------------------------------------------------------------------------- proxies
 

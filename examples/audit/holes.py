@@ -19,8 +19,7 @@ from twinflower import audit
 from twinflower import settings as limits
 from twinflower.algorithms import ssca_constrained
 from twinflower.clients import SumClient
-from twinflower.clients.ledger import ContextLedger
-from twinflower.clients.store import ContextStore
+from twinflower.clients.store import ContextLedger, ContextStore
 from twinflower.clients.sums import Masks
 from twinflower.errors import ReplyError, SettingError
 from twinflower.norms import norms

@@ -15,9 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 
 import twinflower
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
-from twinflower.strategies.nodes import meet
-from twinflower.strategies.requests import properties_in
-from twinflower.strategies.waiting import Reminder, partitions
+from twinflower.strategies.messages import properties_in
+from twinflower.strategies.nodes import Reminder, meet, partitions
 
 from ..report.labels import score
 from ..report.messages import bounds, evaluated, guarantee, row_line, warnings

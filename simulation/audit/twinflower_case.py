@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from twinflower.algorithms.echo import Echoed
 from twinflower.arrays import Array
 from twinflower.clients import CLIENTS
-from twinflower.clients.ledger import ContextLedger
+from twinflower.clients.store import ContextLedger
 from twinflower.errors import require
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import neighbours

@@ -9,8 +9,7 @@ from typing import Any
 from flwr.app import Context
 
 from twinflower.clients import CLIENTS, AlgorithmClient, SumClient
-from twinflower.clients.ledger import ContextLedger, SeededLedger
-from twinflower.clients.store import ContextStore, FileStore
+from twinflower.clients.store import ContextLedger, ContextStore, FileStore, SeededLedger
 from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.exact_rounds import ExactRounds

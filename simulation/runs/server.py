@@ -11,8 +11,7 @@ import numpy as np
 
 from twinflower.arrays import Array, Index
 from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
-from twinflower.strategies.first import Agreement
-from twinflower.strategies.site_evaluation import collect
+from twinflower.strategies.questions import Agreement, collect
 
 from .setup import PreparedRun
 

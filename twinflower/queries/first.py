@@ -1,7 +1,8 @@
 """What clients count and release before round 1: all histograms of a run together, in one release.
 
 A record is in one cell of every histogram, so replacing it moves all counts together by the root of the sum of the
-`Histogram.squared_move`. They are asked for by messages (`strategies.first`), or computed in one step in a simulation.
+`Histogram.squared_move`. They are asked for by messages (`strategies.questions`), or computed in one step in a
+simulation.
 """
 
 import math

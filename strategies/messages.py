@@ -1,4 +1,4 @@
-"""Which replies of nodes are valid; those to `fit` are read in the format of Flower's NumPyClient."""
+"""Messages to nodes and their replies, in the format of Flower's NumPyClient, and which replies are valid."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,13 +7,23 @@ from logging import WARNING
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common import log
 from numpy.typing import NDArray
 
 from twinflower.algorithms.algorithm import Algorithm
+from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError
-from twinflower.flower_messages import FIT, NO_ARRAYS, readable, reply_record
+from twinflower.flower_messages import (
+    EVALUATE,
+    FIT,
+    NO_ARRAYS,
+    PROPERTIES,
+    readable,
+    reply_record,
+    request_record,
+)
+from twinflower.rounds import Round
 from twinflower.wire import from_npy
 
 T = TypeVar("T")
@@ -132,3 +142,80 @@ class Inspector:
         if known is not None:
             log(WARNING, "client %s has lost its state and starts afresh in round %s", client, born)
         self.born[client] = born
+
+
+def properties_request(node: int, session: str = "") -> Message:
+    """A message that asks a node for its partition, and if a session is named, for what else the client has for it."""
+    config = ConfigRecord({"session": session} if session else {})
+    return Message(RecordDict({request_record(PROPERTIES, "config"): config}), node, "get_properties")
+
+
+def properties_in(reply: Message) -> ConfigRecord:
+    """What a client replies to a `properties_request`; empty if the reply holds nothing of it."""
+    return reply.content.config_records.get(reply_record(PROPERTIES, "properties"), ConfigRecord())
+
+
+def fit_request(node: int, arrays: ArrayRecord, config: Mapping[str, Any]) -> Message:
+    """A message that asks a node for a round, whose number is in the config."""
+    return Message(_content(FIT, arrays, config), node, "train", group_id=str(config["round"]))
+
+
+def question_request(node: int, model: ArrayRecord, config: Mapping[str, Any]) -> Message:
+    """A message that asks a node about a model; config: round, session, and the fields of the question."""
+    return Message(_content(EVALUATE, model, config), node, "evaluate", group_id=str(config["round"]))
+
+
+def _content(kind: str, arrays: ArrayRecord, config: Mapping[str, Any]) -> RecordDict:
+    content = RecordDict({request_record(kind, "parameters"): arrays})
+    content[request_record(kind, "config")] = ConfigRecord(dict(config))
+    return content
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The requests of a round to its clients, and how their replies are read.
+
+    config: of every request. inboxes: client -> inbox.
+    """
+
+    algorithm: Algorithm
+    inspector: Inspector
+    round: int
+    config: Mapping[str, Any]
+    inboxes: Mapping[int, Any]
+    _records: dict[tuple[int, ...], ArrayRecord] = field(default_factory=dict, init=False)
+
+    def message(self, client: int, node: int) -> Message:
+        """The request to a client at this node; inboxes that hold the same array objects are encoded only once."""
+        inbox = self.inboxes[client]
+        same = tuple(map(id, inbox))  # inboxes keeps the arrays alive, so no id is reused
+        if same not in self._records:
+            self._records[same] = record_of(self.algorithm.inbox.pack(inbox, self.inspector.entries))
+        return fit_request(node, self._records[same], self.config)
+
+    def read(self, client: int, reply: Message) -> Upload:
+        """What a client sent; ReplyError for an invalid reply."""
+        return self.inspector.read(client, self.inboxes[client], reply, self.round)
+
+    def statistics(self, accepted: Iterable[Upload], rejected: Mapping[int, str]) -> Round:
+        """The round's statistics, except for its duration."""
+        layouts = self.algorithm.upload, self.algorithm.inbox
+        up, down = (layout.bits(self.inspector.entries, self.inspector.dtype) for layout in layouts)
+        metrics = [upload.metrics for upload in accepted]
+        return Round(
+            self.round,
+            tuple(self.inboxes),
+            len(metrics),
+            dict(sorted(rejected.items())),
+            up * len(metrics),
+            down * len(self.inboxes),
+            _mean_of(metrics, "local-steps"),
+            _mean_of(metrics, "stopped"),
+        )
+
+
+def _mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:
+    """The mean of a metric over the clients that report a valid number, nan if none does."""
+    values = [m.get(key) for m in metrics]
+    sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
+    return float(np.mean(sane)) if sane else float("nan")

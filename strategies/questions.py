@@ -1,24 +1,119 @@
-"""Questions to the sites about a model: in rounds that are evaluated there, and after the last round."""
+"""Questions to clients, which are repeated until the replies are valid: the counts before round 1
+(`twinflower.queries.first`), and what the sites find about a model, in rounds that they evaluate and at the end."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from twinflower.arrays import Array
 from twinflower.clients.records import record_of
-from twinflower.errors import ReplyError
+from twinflower.errors import ReplyError, RunError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.queries.held_out_question import HeldOutQuestion
 from twinflower.queries.query import ModelQuestion, Sent
-from twinflower.wire import from_npy
+from twinflower.wire import checked, expect_arrays, from_npy
 
-from .exchange import Exchange
-from .replies import Read, sort_replies
-from .requests import question_request
+from .messages import NO_REPLY, Read, fit_request, fit_results, question_request, sort_replies
+from .nodes import Roster
+
+T = TypeVar("T")
+Ask = Callable[[int, int], Message]
+"""The request to a client at a node."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Sends requests to the clients of a roster, and repeats them.
+
+    timeout: seconds to wait for replies. patience: seconds to wait for a missing node before a request is repeated.
+    retries: how often a request is repeated to a client without a valid reply; the client repeats its stored reply.
+    """
+
+    roster: Roster
+    grid: Grid
+    timeout: float
+    patience: float
+    retries: int
+
+    def ask(
+        self, clients: Iterable[int], ask: Ask, read: Read[T], round_: int
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """Ask these clients once; return what `sort_replies` makes of their replies."""
+        nodes = self.roster.clients(sorted(clients))
+        requests = [ask(client, node) for node, client in nodes.items()]
+        replies = self.grid.send_and_receive(requests, timeout=self.timeout)
+        return sort_replies(replies, nodes, read, round_)
+
+    def ask_all(self, ask: Ask, read: Read[T], round_: int) -> tuple[dict[int, T], dict[int, str]]:
+        """Ask all clients, and those without a valid reply again."""
+        good, rejected = self.ask(self.roster.nodes, ask, read, round_)
+        return self.ask_again(good, rejected, ask, read, round_)
+
+    def ask_again(
+        self, good: dict[int, T], rejected: dict[int, str], ask: Ask, read: Read[T], round_: int
+    ) -> tuple[dict[int, T], dict[int, str]]:
+        """Ask rejected clients again; return good and rejected as they are afterwards."""
+        for _ in range(self.retries):
+            if not rejected:
+                break
+            silent = {client for client, reason in rejected.items() if reason == NO_REPLY}
+            self.roster.find(self.grid, silent, self.patience)
+            log(WARNING, "round %s: asking clients %s again", round_, sorted(rejected))
+            more, rejected = self.ask(rejected, ask, read, round_)
+            good = good | more
+        return good, rejected
+
+
+Counts = NDArray[np.float64]
+
+
+def expect_session(metrics: Mapping[str, Any], session: str) -> None:
+    """ReplyError for counts that do not name their session: unlike a round's reply, only our clients send them."""
+    if metrics.get("session") != session:
+        raise ReplyError("the reply belongs to another run")
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What a server does with the counts. entries: how many counts a client sends. content(counts (K, entries), clients
+    (K,)): what is part of all further requests, such as private ranges, or empty; clients in ascending order."""
+
+    entries: int
+    content: Callable[[Counts, NDArray[np.int64]], bytes]
+
+    def reach(self, exchange: Exchange, session: str, least: int) -> bytes:
+        """Ask the clients, those without a valid reply again, and return what further requests carry.
+
+        A client that stays away is left out; RunError if fewer than `least` reply.
+        """
+
+        def ask(client: int, node: int) -> Message:
+            return fit_request(node, ArrayRecord(), {"round": 0, "session": session, "settled": 0})
+
+        def counts(client: int, reply: Message) -> Counts:
+            arrays, metrics = fit_results(reply, 0, session)
+            expect_session(metrics, session)
+            expect_arrays(arrays, 1)
+            return checked("counts", arrays[0], (self.entries,))
+
+        found, missing = exchange.ask_all(ask, counts, 0)
+        for client, reason in sorted(missing.items()):
+            log(WARNING, "client %s sent no counts before round 1: %s", client, reason)
+        if len(found) < least:
+            client, reason = min(missing.items())
+            raise RunError(
+                f"{len(found)} clients sent counts before round 1, and {least} are needed, the run stops (client "
+                f"{client}: {reason})"
+            )
+        order = sorted(found)
+        return self.content(np.stack([found[client] for client in order]), np.array(order))
 
 
 @dataclass
