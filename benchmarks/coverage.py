@@ -31,8 +31,7 @@ from twinflower import special
 from twinflower.arrays import Array, Labels
 from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
 from twinflower.models.released import Released, Units
-from twinflower.privacy.load import Shares
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import INTERVALS, ROUND, Plan, Target
 from twinflower.privacy.release import Release, gradient_release
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import CoxObjective
@@ -157,7 +156,7 @@ def planned(objective: LinearModel, rows: int, rounds: int, epsilon: float) -> P
     """The plan of the sites' noise, the release after the last round included."""
     workloads = LocalSchedule(0, 1).workloads(np.full(SITES, rows // SITES))
     asked, target = [range(SITES)] * rounds, Target(epsilon, DELTA)
-    return Plan.of(Descent(), objective.bounds(1.0), workloads, asked, target, Shares(last=SHARE))
+    return Plan.of(Descent(), objective.bounds(1.0), workloads, asked, target, {INTERVALS: SHARE})
 
 
 class Found(NamedTuple):
@@ -184,7 +183,7 @@ def private(
 ) -> Iterator[tuple[Array, Array] | None]:
     """The estimate and its errors, both (d,), of each data set, None for one without intervals."""
     objective, projection = case.objective, reference.basis @ reference.basis.T
-    units, spread = Units.of(objective, 1.0), plan.release_of(plan.last, 0, 1.0).spread
+    units, spread = Units.of(objective, 1.0), plan.release_of(INTERVALS, 0, 1.0).spread
     sigma = float(plan.multipliers[0]) * spread * np.sqrt(SITES)  # of the sum over the sites
     points = descent(objective, rows, plan, draw)
     for x, features, labels in zip(points, rows.features, rows.labels, strict=True):
@@ -208,7 +207,7 @@ def descent(objective: LinearModel, rows: Batch, plan: Plan, draw: np.random.Gen
     release = gradient_release(plan.bounds, LocalSchedule(0, 1).workload(count // SITES))
     sigma = float(plan.multipliers[0]) * release.spread / np.sqrt(SITES)  # of the mean over the sites
     x = np.zeros((sets, objective.d))
-    for _ in range(len(plan.weights) - 1):
+    for _ in plan.releases.of_kind(ROUND):
         x = x - 2 / plan.bounds.curvature * (objective.grad(x, rows) + sigma * draw.normal(size=x.shape))
     return x
 

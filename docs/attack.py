@@ -28,7 +28,7 @@ from twinflower.algorithms.published import published_true_sensitivities
 from twinflower.arrays import Array
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
-from twinflower.privacy.simulated import SimulatedNoise
+from twinflower.privacy.mechanism import SimulatedNoise
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from twinflower import audit
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
-from twinflower.privacy.one_run import Guesses, _chance, best_guesses, epsilon_of_one_run, guessed
+from twinflower.privacy.lower_bounds import Guesses, _chance, best_guesses, epsilon_of_one_run, guessed
 from twinflower.simulation import cli
 
 

@@ -13,8 +13,6 @@ from scipy.stats import chi2
 from twinflower.errors import SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, total_mu
 from twinflower.privacy.charges import Charge
-from twinflower.privacy.counts import Accuracy
-from twinflower.privacy.halving import Halving, Stage, stages
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.held_out_question import correct
@@ -23,7 +21,16 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.tuning.charged import Charged, plan_of
+from twinflower.simulation.tuning.charged import (
+    Accuracy,
+    Charged,
+    Stage,
+    cost_of,
+    cost_of_one,
+    plan_of,
+    score_releases,
+    stages,
+)
 from twinflower.simulation.tuning.grid import read_tuning, tune
 from twinflower.simulation.tuning.validation import split
 
@@ -76,7 +83,7 @@ def test_ten_candidates_and_the_final_run_cost_what_an_independent_computation_s
     plan = charged(file, overrides)
     clients, ends = plan.total.config.clients.count, plan.candidates[0].ends(10)
     trained, counted = np.zeros(clients), np.zeros(clients)
-    for place, (stage, first) in enumerate(zip(plan.halving.stages, [0, *ends], strict=False)):
+    for place, (stage, first) in enumerate(zip(plan.halving, [0, *ends], strict=False)):
         for own in plan.candidates[: stage.candidates]:
             for t in range(first + 1, ends[place] + 1):
                 asked = own.setup.config.asked(t)
@@ -84,7 +91,7 @@ def test_ten_candidates_and_the_final_run_cost_what_an_independent_computation_s
                 eta = 1.0 if overrides.get("privacy.mode") else own.setup.config.method.step_size
                 rows = own.setup.partition.sizes[asked]
                 trained[asked] += (2 * eta * math.sqrt(2) / rows / sigma) ** 2
-            counted += 1 / plan.counted.sigmas(plan.halving.multiplier(place)) ** 2
+            counted += 1 / plan.counted.sigmas(plan.scores[place].multiplier) ** 2
     whole = gdp_mu(2.0, 1e-4) ** 2
     assert_allclose(counted, 0.3 * whole)
     if overrides.get("clients.per-round"):
@@ -122,11 +129,15 @@ def test_halving_ends_with_two_candidates_that_train_to_the_end():
 
 @pytest.mark.parametrize(("unit", "times"), [(ONE_RECORD, 1), (Unit("group", 3), 2), (Unit("site"), 2)])
 def test_a_group_pays_for_training_and_counting(unit, times):
-    plan = Halving.of([0.5, 0.5], 4, 1.0, unit)
-    trained = math.fsum(s.candidates * f * plan.whole for s, f in zip(plan.stages, [0.5, 0.5], strict=False))
-    counted = math.fsum(s.candidates / plan.multiplier(i) ** 2 for i, s in enumerate(plan.stages))
+    halving, fractions = stages(4), [0.5, 0.5]
+    one = cost_of_one(halving, fractions, 1.0)
+    scores = score_releases(one, fractions, unit, np.arange(3))
+    trained = math.fsum(s.candidates * f * one / unit.parts for s, f in zip(halving, fractions, strict=True))
+    counted = math.fsum(s.candidates / own.multiplier**2 for s, own in zip(halving, scores, strict=True))
     assert_allclose([trained, counted], 1.0 / times)
-    assert_allclose(plan.total, 1.0)
+    assert_allclose(
+        math.fsum(s.candidates * cost_of(own) for s, own in zip(halving, scores, strict=True)), 1.0
+    )
 
 
 # ----------------------------------------------------------------------------------- the releases
@@ -169,7 +180,7 @@ def test_the_noise_of_counts_is_fresh_and_as_large_as_planned(file):
     drawn = np.array(
         [plan._charge(own, 0, number, ledgers) for number, own in enumerate(plan.candidates, 1)]
     )[..., 0]
-    sigma = plan.counted.sigmas(plan.halving.multiplier(0))
+    sigma = plan.counted.sigmas(plan.scores[0].multiplier)
     assert len(np.unique(drawn)) == drawn.size
     assert 1e-6 < chi2.sf(((drawn / sigma) ** 2).sum(), drawn.size) < 1 - 1e-6
 
@@ -196,7 +207,7 @@ def test_a_short_budget_ends_the_tuning_with_the_best_so_far(file, tmp_path):
     plan = charged(file, {"output.state-dir": str(tmp_path / "state")})
     ledger = ledger_of(plan.total, 2, Context(0, 2, {}, RecordDict(), {}))
     most = gdp_mu(2.0, 1e-4) ** 2
-    early = most - plan.halving.total + 0.5 * plan.halving.costs[-1]
+    early = most - math.fsum(map(cost_of, plan.releases)) + 0.5 * cost_of(plan.scores[-1])
     ledger.charge(Charge("earlier run", 1, 1.0, 1.0, 1, early), Budget(most))
     said: list[str] = []
     ranked = plan.run(said.append)
@@ -214,7 +225,7 @@ def test_a_tuning_that_is_repeated_counts_once_and_another_one_is_charged_again(
     for plan in plans:
         plan.run(lambda line: None)
     spent = math.fsum(c.cost for c in plans[0]._ledgers()[0].charges())
-    assert_allclose(spent, 2 * plans[0].halving.total)
+    assert_allclose(spent, 2 * math.fsum(map(cost_of, plans[0].releases)))
 
 
 # ------------------------------------------------------------------------------- the command's words

@@ -15,12 +15,11 @@ from twinflower.errors import SettingError
 from twinflower.models.class_scores import ClassBins, ClassTable, one_against_rest
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
-from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import probabilities
 from twinflower.problems.objectives import make_objective
-from twinflower.queries.held_out_question import most_moved, summed
+from twinflower.queries.held_out_question import HeldOutQuestion, summed
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -153,12 +152,12 @@ BINS = ClassBins(6, 0.0, 1.0, classes=3)
 @pytest.mark.parametrize("unit", [ONE_RECORD, Unit("group", 2)])
 def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit):
     """Rows that are predicted correctly, and wrongly with the score of every class in another bin."""
-    plan, alike = CountPlan((3,), np.array([3]), 0.7, unit, moved=most_moved(BINS)), unit.rows or 1
+    release, alike = HeldOutQuestion(bins=BINS).release(3, unit), unit.rows or 1
     near = Batch(np.array([[1.0, 0.0, 0.5]] * 3), np.zeros(3, int))
     far = Batch(np.array([[0.0, 1.0, 0.99]] * alike + [[1.0, 0.0, 0.5]] * (3 - alike)), np.zeros(3, int))
     a, b = (summed(OBJECTIVE, X, rows, bins=BINS) for rows in (near, far))
-    spent = float((((a - b) / plan.noise(0)) ** 2).sum())
-    assert 0.99 * 0.49 <= spent <= 0.49 * (1 + 1e-9)
+    spent = float((((a - b) / release.spread) ** 2).sum())
+    assert 0.99 <= spent <= 1 + 1e-9
 
 
 def test_no_replacement_of_a_record_moves_a_release_by_more_than_twice_the_root_of_the_classes():

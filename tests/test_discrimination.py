@@ -27,14 +27,13 @@ from twinflower.models.evaluation import SCORE_COLUMNS, Evaluation, Released, sc
 from twinflower.models.intervals import LEVEL, area, binned_area, share
 from twinflower.privacy import Budget
 from twinflower.privacy.charges import total_cost
-from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import evaluation_draws
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
-from twinflower.queries.held_out_question import HeldOutQuestion, most_moved, summed
+from twinflower.queries.held_out_question import HeldOutQuestion, summed
 from twinflower.queries.query import SiteAnswer
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
@@ -304,20 +303,21 @@ def swapped(places):
 @pytest.mark.parametrize("bins", [2, 40])
 def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit, places, bins, tmp_path):
     """Two sites that differ in these records are asked the same, with the same noise, and charged the same."""
-    plan = CountPlan((3,), np.array([4]), 0.7, unit, moved=most_moved(BINS_OF[bins]))
+    question, multiplier = HeldOutQuestion((3,), BINS_OF[bins]), 1 / 0.7
+    release = question.release(4, unit)
     worst = [[0, 3], [1, 1]] if unit is not ONE_RECORD else None
     found = []
     for number, rows in enumerate((ROWS, swapped(places))):
         ledger = FileLedger(tmp_path / f"{number}.ledger", "data", 1e3, 1e-4)
-        guard = Guard(Bounds(1.0, 1.0), plan.multiplier, Budget(1e3), ledger, evaluation_draws(0, 0), run="1")
-        mine = SiteAnswer(HeldOutQuestion(plan.rounds, BINS_OF[bins]), guard, plan.release(0))
+        guard = Guard(Bounds(1.0, 1.0), multiplier, Budget(1e3), ledger, evaluation_draws(0, 0), run="1")
+        mine = SiteAnswer(question, guard, release)
         store, requests = ContextStore(RecordDict()), RequestReader(None, RecordDict(), "1")
         _, _, metrics = answered(mine, OBJECTIVE, X, rows, {"round": 3}, requests, store)
         released = store.of("evaluation").last("1").arrays["values"]
         assert metrics["scores"] == released[1:].astype("<f8").tobytes()
         found.append((released, total_cost(ledger.charges())))
     (a, cost), (b, other) = found
-    spent = float((((a - b) / plan.noise(0)) ** 2).sum())
+    spent = float((((a - b) / (multiplier * release.spread)) ** 2).sum())
     assert cost == other
     assert_allclose(cost, 0.49)
     assert spent <= cost * (1 + 1e-9)
@@ -327,10 +327,10 @@ def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit, place
 
 def test_a_group_that_moves_together_attains_its_charge():
     """Two records of the same kind, replaced by two of another kind."""
-    plan = CountPlan((3,), np.array([2]), 0.7, Unit("group", 2), moved=most_moved(BINS_OF[20]))
+    release = HeldOutQuestion(bins=BINS_OF[20]).release(2, Unit("group", 2))
     pair = [Batch(np.tile([end, 0.0], (2, 1)), np.array([1, 1])) for end in (-1.0, 1.0)]
     moved = np.subtract(*(summed(OBJECTIVE, X, rows, bins=BINS_OF[20]) for rows in pair))
-    assert_allclose((np.linalg.norm(moved) / plan.noise(0)) ** 2, 0.49)
+    assert_allclose(np.linalg.norm(moved), release.sensitivity)
 
 
 def test_no_replacement_of_a_record_moves_a_release_by_more_than_2():
@@ -352,14 +352,11 @@ def test_no_replacement_of_a_record_moves_a_release_by_more_than_2():
 
 
 def test_the_sum_has_half_of_the_cost_and_the_noise_that_the_plan_states():
-    plain, both = (
-        CountPlan((1, 2), np.array([9]), 0.7, ONE_RECORD, moved=most_moved(Bins(bins))) for bins in (0, 10)
-    )
-    assert plain.multiplier == both.multiplier
-    assert_allclose(both.noise(0), 2 * plain.noise(0))
-    found = Released.of(np.arange(21.0), 9, both.noise(0), Bins(10))
-    assert_allclose((found.value, found.sigma), (0.0, math.sqrt(2) * plain.noise(0)))
-    assert_allclose(found.scores.sigma, both.noise(0))
+    plain, both = (3.0 * HeldOutQuestion(bins=Bins(bins)).release(9, ONE_RECORD).spread for bins in (0, 10))
+    assert_allclose(both, 2 * plain)
+    found = Released.of(np.arange(21.0), 9, both, Bins(10))
+    assert_allclose((found.value, found.sigma), (0.0, math.sqrt(2) * plain))
+    assert_allclose(found.scores.sigma, both)
     assert_array_equal(found.scores.counts, np.arange(1.0, 21.0).reshape(2, 10))
 
 

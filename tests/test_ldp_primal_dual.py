@@ -17,9 +17,9 @@ from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
-from twinflower.privacy.allocation import geometric
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
+from twinflower.privacy.release import geometric
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.interfaces import Bounds
 from twinflower.problems.objectives import make_objective

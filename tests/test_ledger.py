@@ -738,7 +738,7 @@ def test_a_deployed_site_keeps_its_ledger_and_its_lifetime(tmp_path):
     planned = 0
     while ask(first, planned + 1)[0]:
         planned += 1
-    assert planned == SETUP.plan.rounds_in[0]
+    assert planned == SETUP.plan.releases.rounds_in[0]
     second = site("2")  # the lifetime is hardly longer than one run
     assert ask(second, 1) == ([], 0, {"round": 1, "refused": True})
     (path,) = tmp_path.iterdir()
@@ -997,7 +997,7 @@ def test_a_deployed_client_refuses_such_a_run_at_once_and_its_log_says_why(tmp_p
 def test_a_client_plans_its_own_rounds(tmp_path):
     """With a fixed noise whoever is asked less often spends less, and may begin where the busiest may not."""
     setup = small("fedpdm-gradient", rounds=6)
-    costs = setup.plan.mu(setup.plan.shares) ** 2
+    costs = setup.plan.mu**2
     rare, busy = int(np.where(costs > 0, costs, np.inf).argmin()), int(costs.argmax())
     assert 0 < 1.5 * costs[rare] < costs[busy]
     for number, begins in ((rare, True), (busy, False)):

@@ -16,7 +16,7 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.echo import Echoed
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError
-from twinflower.privacy.simulated import SimulatedNoise
+from twinflower.privacy.mechanism import SimulatedNoise
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.regularisers import L1, ZERO
 from twinflower.rounds import Problem, rounds, sampled, start

@@ -494,12 +494,12 @@ def test_total_zcdp_is_the_plan_and_both_conversions_are_told():
         phis.append(release.sensitivity**2 / (2 * sigma**2))
     assert_allclose(np.divide(phis[1:], phis[:-1]), 1 / 0.9)
     assert_allclose(zcdp_epsilon_papers(sum(phis), plan.delta), 2.0, rtol=1e-9)
-    told = spent(plan, plan.shares)
+    told = spent(plan)
     assert_allclose(told["epsilon"], gdp_epsilon(np.sqrt(2 * sum(phis)), plan.delta), rtol=1e-9)
     assert told["claimed_epsilon"] == 2.0 > told["epsilon"]
     exact = networked(privacy__mode="public-state", clip_norm=0.3, epsilon=2.0, budget_ratio=0.9)
     assert (exact.plan.multipliers < plan.multipliers).all()
-    assert_allclose(spent(exact.plan, exact.plan.shares)["epsilon"], 2.0, rtol=1e-9)
+    assert_allclose(spent(exact.plan)["epsilon"], 2.0, rtol=1e-9)
 
 
 @pytest.mark.parametrize("composition", ["basic", "advanced"])
@@ -513,7 +513,7 @@ def test_the_older_accounting_adds_up_to_its_claim_and_spends_far_less(compositi
     rounds = np.full(40, each), np.full(40, share)
     total = basic_composition(*rounds) if composition == "basic" else advanced_composition(*rounds, delta / 2)
     assert_allclose(total, (2.0, delta), rtol=1e-6)
-    told = spent(setup.plan, setup.plan.shares)
+    told = spent(setup.plan)
     assert told["claimed_epsilon"] == 2.0
     assert told["epsilon"] < 1.0
 

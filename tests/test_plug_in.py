@@ -160,9 +160,9 @@ def test_a_plan_gives_every_sampled_client_its_own_noise():
     )  # a record is in 4 batches of 7, or in 1
     plan = Plan.of(algorithm, Bounds(0.5, 1.0), workloads, [[0], [0, 1]], Target(3.0, 1e-5))
     assert_allclose(plan.multipliers**2 * gdp_mu(3.0, 1e-5) ** 2, [2 * 4, 1 * 1, 1 * 4], rtol=1e-12)
-    assert_allclose(plan.mu(plan.shares), [plan.mu_limit, plan.mu_limit, 0.0], rtol=1e-12)
+    assert_allclose(plan.mu, [plan.mu_limit, plan.mu_limit, 0.0], rtol=1e-12)
     same = Plan.of(algorithm, Bounds(0.5, 1.0), workloads, [[0], [0, 1]], Target(noise_multiplier=2.0))
-    assert_allclose(same.mu(same.shares), np.sqrt([8, 1, 0]) / 2.0, rtol=1e-12)
+    assert_allclose(same.mu, np.sqrt([8, 1, 0]) / 2.0, rtol=1e-12)
     guards = [plan.guard(client, Counting()) for client in range(3)]
     assert [guard.noise_multiplier for guard in guards] == plan.multipliers.tolist()
 

@@ -390,7 +390,7 @@ def test_a_published_run_tells_the_cost_of_its_penalty():
             "privacy.mode": "as-published", "noise-multiplier": 1 / gdp_mu(1.0, 1e-4)}  # fmt: skip
 
     def told(**more):
-        return spent((plan := prepare(parse(keys | more)).plan), plan.shares)
+        return spent(prepare(parse(keys | more)).plan)
 
     assert_allclose(told()["epsilon"], 1.0, rtol=1e-9)  # Theorem 1 is right without a penalty, for one round
     stretched = 1.0 / gdp_mu(1.0, 1e-4) / np.sum(0.95 ** np.arange(20)) * np.sum(1.075 ** np.arange(20))
@@ -451,7 +451,7 @@ def test_what_a_published_run_really_costs_is_each_clients_own():
         claimed = setup.algorithm.release(bounds, schedule.workload(int(size)), 1).sensitivity
         true = published_true_sensitivities(bounds, [0.58] * 40, 0.5, steps)
         mu = np.sqrt(sum((t / claimed) ** 2 for t in true)) / 20.0
-        assert_allclose(setup.plan.mu(setup.plan.shares)[client], mu, rtol=1e-9)
+        assert_allclose(setup.plan.mu[client], mu, rtol=1e-9)
     costs = setup.plan.true_costs
     assert costs[2] > 1.5 * costs[0]
 
@@ -786,7 +786,7 @@ def test_as_published_either_clipping_is_the_papers_g():
 def test_only_rounds_in_which_a_client_was_asked_are_paid():
     setup = small("fedpdm-private", rounds=6, epsilon=0.0, noise_multiplier=5.0)
     told = inprocess.train(setup).summary()["privacy"]
-    most, least = setup.plan.rounds_in.max(), setup.plan.rounds_in.min()
+    most, least = setup.plan.releases.rounds_in.max(), setup.plan.releases.rounds_in.min()
     assert most > least
     assert_allclose(told["mu"], np.sqrt(most) / 5.0, rtol=1e-12)
     assert_allclose(told["mu_smallest"], np.sqrt(least) / 5.0, rtol=1e-12)
@@ -804,10 +804,10 @@ def test_only_rounds_in_which_a_client_was_asked_are_paid():
 def test_every_client_that_takes_part_spends_the_target_exactly(variant, keys):
     """Its noise is planned for its own rounds, and for its own number of releases a record can touch in one."""
     setup = small(variant, **({"rounds": 6, "epsilon": 8.0, "clients.per-round": 2} | keys))
-    rounds_in = setup.plan.rounds_in
+    rounds_in = setup.plan.releases.rounds_in
     assert len(set(rounds_in)) > 2 and rounds_in.min() == 0  # somebody is never asked
     target = np.where(rounds_in > 0, gdp_mu(8.0, 1e-4), 0.0)
-    assert_allclose(setup.plan.mu(setup.plan.shares), target, rtol=1e-12)
+    assert_allclose(setup.plan.mu, target, rtol=1e-12)
     assert (setup.plan.multipliers > 0).all()  # asked all the same, the idle one would be noisy
     grid = InProcessGrid(setup)
     result = run_strategy(setup, grid, "inprocess")
@@ -829,8 +829,11 @@ def test_seeds_that_are_stacked_have_the_noise_of_their_own_participation():
 def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
     """A server that asks in rounds of its own choosing, the one that was never sampled included."""
     setup = small("fedpdm-private", rounds=6, epsilon=8.0, clients__per_round=2)
-    (idle, *_), busy = np.flatnonzero(setup.plan.rounds_in == 0), int(setup.plan.rounds_in.argmax())
-    for number, most in ((int(idle), 1), (busy, setup.plan.rounds_in[busy])):
+    (idle, *_), busy = (
+        np.flatnonzero(setup.plan.releases.rounds_in == 0),
+        int(setup.plan.releases.rounds_in.argmax()),
+    )
+    for number, most in ((int(idle), 1), (busy, setup.plan.releases.rounds_in[busy])):
         node = {"partition-id": number, "num-partitions": 8, "lifetime-epsilon": 99.0}
         guard = site_guard(setup, read_site(node | {"state-dir": str(tmp_path / str(number))}), "1")
         release = setup.algorithm.release(guard.bounds, setup.schedule.workload(100), 1)
@@ -850,7 +853,7 @@ def test_a_first_round_of_all_clients_is_paid_by_all(runtime):
     usual = small("fedpdm-private", rounds=6)
     setup = small("fedpdm-private", rounds=6, first_round="all")
     missed = ~np.isin(range(8), usual.config.asked(1))
-    assert_array_equal(setup.plan.rounds_in, usual.plan.rounds_in + missed)
+    assert_array_equal(setup.plan.releases.rounds_in, usual.plan.releases.rounds_in + missed)
     result = runtime(setup)
     assert result.rounds[0].asked == tuple(range(8))
     told = result.summary()["privacy"]
@@ -868,10 +871,8 @@ def test_a_clients_ledger_is_the_servers_account(first_round):
     strategy.start(grid, record_of([setup.start]), num_rounds=6)
     for node in range(1, 9):
         charges = grid.client(node).guard.ledger.charges()
-        assert len(charges) == setup.plan.rounds_in[node - 1]
-        assert_allclose(
-            sum(c.cost for c in charges), setup.plan.mu(setup.plan.rounds_in)[node - 1] ** 2, rtol=1e-9
-        )
+        assert len(charges) == setup.plan.releases.rounds_in[node - 1]
+        assert_allclose(sum(c.cost for c in charges), setup.plan.mu[node - 1] ** 2, rtol=1e-9)
         assert all(c.sigma == c.sensitivity * setup.plan.multipliers[node - 1] for c in charges)
 
 

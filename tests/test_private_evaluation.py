@@ -23,8 +23,8 @@ from twinflower.models.intervals import LEVEL, share_interval
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, total_cost
-from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.ledger import FileLedger, read_ledger
+from twinflower.privacy.plan import EVALUATION, Plan, Target
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
@@ -49,7 +49,6 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
 from twinflower.strategies.messages import sort_replies
 from twinflower.strategies.questions import reading
-from twinflower.sums.noise import lost_site
 
 SHARE = {"evaluation__held_out": 0.3, "privacy__evaluation_share": 0.4}
 GROUP = {"privacy__protects": "group", "privacy__group_size": 3}
@@ -170,32 +169,33 @@ def test_an_estimate_by_hand():
 def test_a_record_pays_for_training_or_for_the_evaluation(name):
     """The evaluation leaves the noise of training and the total as they were; its own cost is its share."""
     with_it, without = private(name, evaluation__release_every=2), private(name)
-    bare = replace(with_it.plan, evaluation=None)
+    bare, evaluation = (
+        replace(with_it.plan, releases=with_it.plan.releases.without(EVALUATION)),
+        query(with_it, "evaluation"),
+    )
     assert_array_equal(with_it.plan.multipliers, without.plan.multipliers)
-    assert_allclose(with_it.plan.mu_limit, bare.mu(bare.shares).max())
-    plan = with_it.plan.evaluation
-    sigmas = [plan.noise(client) for client in range(8)]
-    assert len(plan.rounds) == 3
+    assert_allclose(with_it.plan.mu_limit, bare.mu.max())
+    sigmas = [evaluation.sigma(client) for client in range(8)]
+    assert len(evaluation.releases) == 3
     assert_allclose([3 / sigma**2 for sigma in sigmas], 0.4 * with_it.plan.mu_limit**2)
-    assert_allclose(with_it.plan.mu(bare.shares), np.maximum(bare.mu(bare.shares), plan.mu))
+    assert_allclose(with_it.plan.mu**2, np.maximum(bare.mu**2, with_it.plan.cost(EVALUATION)))
 
 
 @pytest.mark.parametrize("unit", [GROUP, {"privacy__protects": "site"}])
 def test_a_group_pays_for_both(unit):
     plan = private(**unit, clients__per_round=0).plan
     whole = gdp_mu(30.0, plan.delta) ** 2
-    trained = replace(plan, evaluation=None).mu(plan.shares) ** 2
-    assert_allclose(trained, 0.6 * whole)
-    assert_allclose(plan.evaluation.mu**2, 0.4 * whole)
-    assert_allclose(plan.mu(plan.shares), math.sqrt(whole))
+    assert_allclose(replace(plan, releases=plan.releases.without(EVALUATION)).mu ** 2, 0.6 * whole)
+    assert_allclose(plan.cost(EVALUATION).max(), 0.4 * whole)
+    assert_allclose(plan.mu, math.sqrt(whole))
     assert_allclose(gdp_epsilon(plan.mu_limit, plan.delta), 30.0)
 
 
 def test_sums_state_the_evaluation_in_both_totals():
     plan = private(**SUMS, **GROUP).plan
     trained = plan.sums.mu.max() ** 2
-    assert_allclose(plan.mu_limit**2, trained + plan.evaluation.mu**2)
-    assert_allclose(plan.mu_limit_alone**2, plan.sums.mu_alone.max() ** 2 + plan.evaluation.mu**2)
+    assert_allclose(plan.mu_limit**2, trained + plan.cost(EVALUATION).max())
+    assert_allclose(plan.mu_limit_alone**2, plan.sums.mu_alone.max() ** 2 + plan.cost(EVALUATION).max())
 
 
 SIDES = pytest.mark.parametrize(
@@ -208,10 +208,10 @@ def test_plan_policy_and_summary_agree_on_the_cost_against_everybody_else(unit, 
     """It is the cost of training without the noise of others, and that of the evaluation."""
     setup = private(**SUMS, **unit)
     plan, (result,) = setup.plan, cohort.train([setup])
-    costs = total(plan.sums.costs_alone.sum(0), plan.evaluation.mu**2)
+    costs = total(plan.sums.costs_alone.sum(0), plan.cost(EVALUATION).max())
     assert_allclose(plan.mu_limit_alone**2, costs.max())
-    assert_allclose(accounts(plan, plan.shares)["mu_alone"] ** 2, costs)
-    for said in (spent(plan, plan.shares), result.privacy()):
+    assert_allclose(accounts(plan)["mu_alone"] ** 2, costs)
+    for said in (spent(plan), result.privacy()):
         epsilon = gdp_epsilon(plan.mu_limit_alone, plan.delta)
         assert_allclose([said["mu_alone"], said["epsilon_alone"]], [plan.mu_limit_alone, epsilon])
         assert f"{said['mu_alone']:.4g}-GDP, hence ({epsilon:.4g}, 0.0001)-DP" in said["guarantee"]
@@ -224,11 +224,12 @@ def test_a_second_run_without_a_lost_site_doubles_both_costs(unit, total):
     setup = private(**SUMS, **unit)
     plan = setup.plan
     largest = [
-        total(costs.sum(0).max(), plan.evaluation.mu**2) for costs in (plan.sums.costs, plan.sums.costs_alone)
+        total(costs.sum(0).max(), plan.cost(EVALUATION).max())
+        for costs in (plan.sums.costs, plan.sums.costs_alone)
     ]
     epsilons = [gdp_epsilon(math.sqrt(2 * cost), plan.delta) for cost in largest]
-    assert_allclose(lost_site(plan.sums, plan.delta, plan.evaluation), epsilons)
-    assert epsilons[0] > spent(plan, plan.shares)["epsilon"]
+    assert_allclose(plan.epsilons_after_a_loss, epsilons)
+    assert epsilons[0] > spent(plan)["epsilon"]
     said = dict(forecast(setup))["if a client is lost for good"]
     assert f"epsilon {epsilons[0]:.4g} at most, and to {epsilons[1]:.4g} against everybody else" in said
 
@@ -236,22 +237,22 @@ def test_a_second_run_without_a_lost_site_doubles_both_costs(unit, total):
 def test_sums_cut_short_have_spent_their_evaluations_so_far_against_everybody():
     plan = private(**SUMS, **GROUP, evaluation__release_every=2).plan
     trained = plan.sums.costs_alone[:3].sum(0)
-    shares = plan.shares_of([(round_, range(8)) for round_ in (1, 2, 3)])
-    assert_allclose(plan.mu_alone(shares, 3) ** 2, trained + plan.evaluation.mu**2 / 3)
+    so_far = plan.so_far((round_, range(8)) for round_ in (1, 2, 3))
+    assert_allclose(so_far.mu_alone**2, trained + plan.cost(EVALUATION).max() / 3)
 
 
 def test_tuning_and_evaluation_share_one_budget():
     plan = private(privacy__tune_share=0.3).plan
     whole = gdp_mu(30.0, plan.delta) ** 2
-    assert_allclose([plan.mu_tuning**2, plan.evaluation.mu**2], [0.3 * whole, 0.4 * whole])
-    assert_allclose(plan.mu(plan.shares).max() ** 2, whole)
+    assert_allclose([plan.mu_tuning**2, plan.cost(EVALUATION).max()], [0.3 * whole, 0.4 * whole])
+    assert_allclose(plan.mu.max() ** 2, whole)
 
 
 def test_a_run_that_ends_early_has_spent_what_it_released():
     setup = private(evaluation__release_every=2, privacy__evaluation_share=1.0)
     (result,) = cohort.train([setup])
     cut = replace(result, rounds=result.rounds[:3])
-    assert_allclose(cut.privacy()["mu_evaluation"] ** 2, setup.plan.evaluation.mu**2 / 3)
+    assert_allclose(cut.privacy()["mu_evaluation"] ** 2, setup.plan.cost(EVALUATION).max() / 3)
 
 
 # ------------------------------------------------------------------------------------- the ledger
@@ -356,10 +357,17 @@ def replay_costs(unit, rows, rounds=3):
     moves = replay(algorithm, OBJECTIVE, *own, schedule, bounds, [inbox] * rounds, sigma=2.0)
     assert all(move.agrees for move in moves)
     trained = sum((move.moved / (2.0 * move.sensitivity)) ** 2 for move in moves)
-    counts = CountPlan(tuple(range(1, rounds + 1)), np.array([len(HELD)]), math.sqrt(rounds) / 2, unit)
+    target = Target(
+        noise_multiplier=2.0, unit=unit, evaluation_share=1 / unit.parts
+    )  # both parts cost the same
+    plan = Plan.of(algorithm, bounds, [schedule.workload(len(TRAINED))], [[0]] * rounds, target)
+    plan = plan.with_evaluation(range(1, rounds + 1), np.array([0]), target)
+    sigma = (
+        plan.releases.of_kind(EVALUATION)[0].multiplier * HeldOutQuestion().release(len(HELD), unit).spread
+    )
     pair = [summed(OBJECTIVE, start, part(rows, HELD)) for rows in (data, other)]
-    evaluated = rounds * float(((pair[0] - pair[1]) / counts.noise(0)).item() ** 2)
-    return trained, evaluated, float(counts.with_training(np.array([rounds / 4.0]))[0])
+    evaluated = rounds * float(((pair[0] - pair[1]) / sigma).item() ** 2)
+    return trained, evaluated, float(plan.mu[0] ** 2)
 
 
 def test_every_record_costs_at_most_what_is_charged_and_both_sides_attain_it():
@@ -552,7 +560,7 @@ def test_a_round_is_evaluated_once_and_asked_again_gives_the_stored_number(tmp_p
         mine.evaluate([setup.start + 1], {"round": 2})
     assert mine.evaluate([setup.start], {"round": 3}) != first
     assert [c.round for c in ledger.charges()] == [-2, -3]
-    assert first[2]["sigma"] == setup.plan.evaluation.noise(0)
+    assert first[2]["sigma"] == query(setup, "evaluation").sigma(0)
     cells = first[2]["value"] / 2.0 ** (math.floor(math.log2(first[2]["sigma"])) - 20)
     assert cells == round(cells)
 
@@ -568,7 +576,7 @@ def test_what_is_charged_and_not_stored_is_not_drawn_again(tmp_path):
 
 def test_rounds_that_are_not_planned_are_refused_and_not_charged():
     setup = private()
-    mine, (last,) = client(setup), setup.plan.evaluation.rounds
+    mine, last = client(setup), setup.plan.releases.of_kind(EVALUATION)[0].round
     with pytest.raises(ReplyError, match=f"no evaluation is planned after round {last - 1}"):
         mine.evaluate([setup.start], {"round": last - 1})
     assert mine.guard.ledger.charges() == []
@@ -677,7 +685,7 @@ def test_a_site_with_a_single_row_evaluates_nothing_and_spends_nothing(caplog):
     direct, stacked = inprocess.train(setup), cohort.train([setup])[0]
     assert direct.rows[-1]["held_out_rows"] == 36
     assert_allclose(at_sites(direct), at_sites(stacked))
-    assert_allclose(setup.plan.evaluation.costs() > 0, [False, True, True, True])
+    assert_allclose(setup.plan.cost(EVALUATION) > 0, [False, True, True, True])
 
 
 @pytest.mark.parametrize(
@@ -754,12 +762,12 @@ def test_planner_and_summary_show_the_share():
 def test_a_client_that_only_evaluates_is_listed_with_its_cost():
     """Client 1 is never asked to train in these five rounds."""
     setup = private()
-    assert setup.plan.rounds_in[1] == 0
+    assert setup.plan.releases.rounds_in[1] == 0
     (result,) = cohort.train([setup])
     rows = {row["client"]: row for row in result.clients()}
     assert len(rows) == 8
     assert rows[1]["asked"] == 0
-    assert_allclose(rows[1]["mu"], setup.plan.evaluation.mu)
+    assert_allclose(rows[1]["mu"] ** 2, setup.plan.cost(EVALUATION)[1])
 
 
 def test_the_command_ends_with_the_estimate_its_interval_and_its_share(tmp_path):

@@ -24,6 +24,7 @@ from twinflower.models.model import inferred
 from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
 from twinflower.models.released import Released, Units, released_size
 from twinflower.privacy.charges import ChargedBefore, total_cost
+from twinflower.privacy.plan import COUNTS, INTERVALS
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
@@ -284,8 +285,7 @@ def test_with_private_ranges_the_rows_are_scaled_by_them(private, tmp_path):
         for name, own in direct.information.arrays.items():
             assert_allclose(other.information.arrays[name], own, rtol=1e-9, atol=1e-9)
     if private:
-        shares = setup.plan.first / setup.plan.shares, setup.plan.last / setup.plan.shares
-        assert_allclose(shares, [[0.2] * 3, [0.5] * 3])
+        assert_allclose([setup.plan.releases.share(COUNTS), setup.plan.releases.share(INTERVALS)], [0.2, 0.5])
 
 
 def test_a_run_that_was_cut_off_releases_the_same(tmp_path):

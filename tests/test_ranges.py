@@ -31,6 +31,7 @@ from twinflower.errors import DataError, ReplyError, SettingError
 from twinflower.privacy.audit import replay
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.ledger import read_ledger
+from twinflower.privacy.plan import COUNTS
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch
 from twinflower.simulation.app import client_app
@@ -314,9 +315,9 @@ def test_counts_and_rounds_together_cost_what_the_plan_says(sites, keys):
         total[client] += counts
         assert counts / total[client] == pytest.approx(setup.config.data.range_share)
         assert plan.least_multiplier(client) <= setup.first.sigma(client) / moved * (1 + 1e-12)
-    assert_allclose(plan.mu(plan.shares), np.sqrt(total), rtol=1e-12)
+    assert_allclose(plan.mu, np.sqrt(total), rtol=1e-12)
     asked = [(round_, setup.config.asked(round_)) for round_ in range(1, setup.config.rounds + 1)]
-    assert_allclose(plan.shares_of(asked), plan.shares, rtol=1e-12)
+    assert_allclose(plan.so_far(asked).mu, plan.mu, rtol=1e-12)
     mu = math.sqrt(total.max())
     assert loss_delta(mu, plan.epsilon_limit) == pytest.approx(1e-4, rel=1e-6)
     if not keys.keys() & {"privacy.epsilon", "privacy.conversion"}:
@@ -327,7 +328,7 @@ def test_what_has_no_private_ranges_costs_what_it_did(sites, tmp_path):
     (tmp_path / "schema.toml").write_text(SCHEMA.replace('"private"', "[0, 1]"))
     one, other = (prepare(parse(sites | PRIVATE | {"data.range-share": own})) for own in (0.2, 0.7))
     assert one.plan.multipliers.tolist() == other.plan.multipliers.tolist()
-    assert not one.plan.first.any()
+    assert not one.plan.releases.of_kind(COUNTS)
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ from twinflower.clients.records import record_of
 from twinflower.data.columns import Range
 from twinflower.data.ranges import pack_ranges
 from twinflower.errors import ReplyError, SettingError
-from twinflower.privacy.counts import count_release
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import seeded
+from twinflower.privacy.plan import EVALUATION
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
 from twinflower.queries.held_out_question import HeldOutQuestion
@@ -256,8 +256,7 @@ def test_no_record_decides_what_an_evaluation_answers(bound, tmp_path):
     """On held-out rows, with hostile models, repeated requests, other models and rounds that are not planned."""
     keys = {"evaluation.held-out": 0.2, "privacy.evaluation-share": 0.5, "evaluation.release-every": 2}
     setup = small("fedpdm-private", **keys, **({"evaluation.loss-bound": bound} if bound else {}))
-    plan, draw = setup.plan.evaluation, np.random.default_rng(0)
-    assert plan
+    planned, draw = setup.plan.releases.of_kind(EVALUATION), np.random.default_rng(0)
     for number, (size, value) in enumerate(product(MODELS, VALUES)):
         rows, other = neighbouring(draw, setup)
         other.features[0] = value
@@ -266,8 +265,11 @@ def test_no_record_decides_what_an_evaluation_answers(bound, tmp_path):
         for place, held_out in enumerate((rows, other)):
             ledger = FileLedger(tmp_path / f"{number}-{place}.ledger", "data", 1e9, 1e-4)
             guard = replace(setup.plan.guard(0, ledger, run="1", split="s"), draws=lambda r: seeded(0, 0, -r))
-            question = HeldOutQuestion(plan.rounds, bound=bound)
-            private = [SiteAnswer(question, guard.counting(plan.multiplier, guard.draws), count_release(1))]
+            question = HeldOutQuestion([own.round for own in planned], bound=bound)
+            counting = guard.counting(planned[0].multiplier, guard.draws)
+            private = [
+                SiteAnswer(question, counting, question.release(len(held_out.labels), setup.plan.unit))
+            ]
             client = CLIENTS["fedpdm"](
                 Context(1, 1, {}, RecordDict(), {}), setup.algorithm, setup.objective, rows, setup.start, 0, 8,
                 setup.schedule, guard=guard, held_out=held_out, answers=private,

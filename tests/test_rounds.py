@@ -134,8 +134,10 @@ def test_unequal_shares_spend_the_target_exactly():
             z = setup.plan.multipliers[node - 1]
             assert_allclose(charge.sigma, z * charge.sensitivity / 2**charge.round, rtol=1e-12)
             assert_allclose(charge.cost, (charge.sensitivity / charge.sigma) ** 2, rtol=1e-12)
-    assert_allclose(spent, setup.plan.mu(setup.plan.shares) ** 2, rtol=1e-12)
-    assert_allclose(np.sqrt(spent), np.where(setup.plan.rounds_in > 0, gdp_mu(30.0, 1e-4), 0.0), rtol=1e-12)
+    assert_allclose(spent, setup.plan.mu**2, rtol=1e-12)
+    assert_allclose(
+        np.sqrt(spent), np.where(setup.plan.releases.rounds_in > 0, gdp_mu(30.0, 1e-4), 0.0), rtol=1e-12
+    )
     assert_allclose(result.summary()["privacy"]["epsilon"], 30.0, rtol=1e-9)
     (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)

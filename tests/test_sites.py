@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from problems import run_config
+from problems import query, run_config
 from site_files import three_sites
 from test_secrets import CANNOT, MARK, says
 
@@ -368,7 +368,7 @@ def test_a_server_without_rows_reports_what_the_private_sites_release(sites, tmp
         assert [charge.round for charge in charges] == [*range(1, 21), -20]
         np.testing.assert_allclose(total_cost(charges), gdp_mu(4.0, 1e-4) ** 2)
     assert sorted(result.scores) == [0, 1, 2]
-    assert all(table.sigma == setup.plan.evaluation.noise(site) for site, table in result.scores.items())
+    assert all(table.sigma == query(setup, "evaluation").sigma(site) for site, table in result.scores.items())
     write_run(result, tmp_path / "run")
     draw_run(tmp_path / "run")
     text = report_run(tmp_path / "run").read_text(encoding="utf-8")

@@ -43,9 +43,9 @@ from twinflower.simulation.settings import parse
 from twinflower.strategies import SumStrategy
 from twinflower.sums.discrete import seeded_words
 from twinflower.sums.grid import add
-from twinflower.sums.guard import SumGuard
 from twinflower.sums.masks import simulated
-from twinflower.sums.noise import SimulatedSums, Sums, lost_site
+from twinflower.sums.noise import SimulatedSums, Sums
+from twinflower.sums.plan import SumGuard
 from twinflower.sums.summed import Summed
 from twinflower.wire import from_npy
 
@@ -638,10 +638,10 @@ class Hospital:
 def test_a_new_cohort_without_the_lost_site_costs_what_the_planner_states(tmp_path, done):
     """Both totals in the ledger are at most what is stated, and exactly that if the site was lost in the last round."""
     first, second = prepare(parse(SUMS)), prepare(parse(SUMS, {"clients.count": 7}))
-    stated = lost_site(first.sums, 1e-4)
+    stated = first.plan.epsilons_after_a_loss
     said = dict(forecast(first))["if a client is lost for good"]
     assert f"epsilon {stated[0]:.4g} at most, and to {stated[1]:.4g} against everybody else" in said
-    smallest = int(first.plan.shares.argmax())  # the client with the fewest rows pays most
+    smallest = int(first.plan.mu.argmax())  # the client with the fewest rows pays most
     site = Hospital(tmp_path, smallest, stated[0] * (1 + 1e-6))
     site.charge(first, "first", done)
     site.charge(second, "second", 4)
@@ -657,7 +657,7 @@ def test_a_new_cohort_without_the_lost_site_costs_what_the_planner_states(tmp_pa
 def test_a_new_cohort_that_the_lifetime_budget_does_not_cover_costs_nothing(tmp_path):
     """The site refuses before the first charge."""
     first, second = prepare(parse(SUMS)), prepare(parse(SUMS, {"clients.count": 7}))
-    site = Hospital(tmp_path, 6, 0.99 * lost_site(first.sums, 1e-4)[0])
+    site = Hospital(tmp_path, 6, 0.99 * first.plan.epsilons_after_a_loss[0])
     site.charge(first, "first", 4)
     with pytest.raises(BudgetSpent, match="nothing is spent"):
         site.charge(second, "second", 1)

@@ -37,11 +37,19 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.sums import discrete
-from twinflower.sums.accounting import SHARE, convolution_loss, noise_for, round_mu, spread, sum_epsilon
 from twinflower.sums.audit import replay_sums
 from twinflower.sums.discrete import discrete_gaussian, secret_words, seeded_words
 from twinflower.sums.grid import SHARE_BITS, Grid, SumNoise, add
-from twinflower.sums.noise import SimulatedSums, Sums
+from twinflower.sums.noise import (
+    SHARE,
+    SimulatedSums,
+    Sums,
+    convolution_loss,
+    noise_for,
+    round_mu,
+    spread,
+    sum_epsilon,
+)
 from twinflower.sums.summed import Summed, weights_of
 from twinflower.work import LocalWork
 

@@ -16,6 +16,7 @@ from twinflower.concordance import concordance
 from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable
+from twinflower.privacy.plan import COUNTS
 from twinflower.queries.first import COUNTS_ROUND
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
@@ -403,7 +404,7 @@ def test_private_ranges_and_a_curve_are_one_release(private, tmp_path):
             assert_array_equal(table.cells, counts.parts[1].counts())
     if private:
         plan = setup.plan
-        assert plan.first / plan.shares == pytest.approx(0.2 + 0.1)  # of both shares
+        assert plan.releases.share(COUNTS) == pytest.approx(0.2 + 0.1)  # of both shares
         assert plan.epsilon_limit == pytest.approx(8.0)
 
 

@@ -22,11 +22,10 @@ from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
 from twinflower.models.time_auc import Persons, _Area, areas
 from twinflower.models.time_scores import TimeBins, TimeTable
-from twinflower.privacy.counts import CountPlan
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.held_out import score_bins
-from twinflower.queries.held_out_question import most_moved, summed
+from twinflower.queries.held_out_question import HeldOutQuestion, summed
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
@@ -214,13 +213,13 @@ def test_replay_of_a_release_attains_its_charge_and_never_exceeds_it(unit):
     """One person, or two alike, replaced by others: the clipped loss goes from 0 to its bound, and a cell changes."""
     objective = make_model("discrete-cox", 1, 0, intervals="1, 2")
     x, bins = np.array([60.0, 0.0, 0.0]), TimeBins(20, 0.0, 1.0, times=(1.0, 2.0))
-    plan = CountPlan((3,), np.array([2]), 0.7, unit, most_moved(bins))
+    release = HeldOutQuestion(bins=bins, bound=1.0).release(2, unit)
     near = Batch(np.array([[-1.0]] * 2), np.array([-2.0, -2.0]))  # alive at the end, at no risk
     moved = unit.rows or 1
     far = Batch(np.array([[1.0]] * moved + [[-1.0]] * (2 - moved)), np.array([-2.0] * 2))
     a, b = (summed(objective, x, rows, 1.0, bins) for rows in (near, far))
-    spent = float((((a - b) / plan.noise(0)) ** 2).sum())
-    assert 0.99 * 0.49 <= spent <= 0.49 * (1 + 1e-9)
+    spent = float((((a - b) / release.spread) ** 2).sum())
+    assert 0.99 <= spent <= 1 + 1e-9
 
 
 # ------------------------------------------------------------------------------------- runs

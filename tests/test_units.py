@@ -174,7 +174,7 @@ def test_a_run_of_sums_pays_for_the_group_with_the_cost_of_discrete_noise():
     deviation, d = 2.0**30 * math.sqrt(4), plan.sums.entries
     cells = plan.sums.moves / np.array(plan.sums.widths)[:, None]
     mu = (cells + 2 * math.sqrt(d)) / deviation * (1 + math.sqrt(math.pi / 2 * d) / deviation)
-    assert_allclose(np.sqrt((mu**2).sum(0)), plan.mu(plan.shares))
+    assert_allclose(np.sqrt((mu**2).sum(0)), plan.mu)
     assert_allclose(plan.sums.moves, 3 * one.sums.moves)
     assert_allclose(plan.sums.longest, one.sums.longest)
     assert_allclose(plan.sums.mu.max(), gdp_mu(plan.epsilon_limit, plan.delta))

@@ -163,7 +163,7 @@ def test_held_out_rows_are_weighted_as_in_f_and_so_are_the_rest():
 def test_weights_at_the_server_change_no_release(variant):
     """Sizes are public and weighting is post-processing: what a client sends first, and what it pays, stay the same."""
     by_clients, by_rows = (small(variant, weighting=w, **UNEQUAL) for w in ("clients", "rows"))
-    assert_array_equal(by_clients.plan.mu(by_clients.plan.shares), by_rows.plan.mu(by_rows.plan.shares))
+    assert_array_equal(by_clients.plan.mu, by_rows.plan.mu)
     for size in by_rows.partition.sizes:
         release = [
             s.algorithm.release(s.plan.bounds, s.schedule.workload(int(size)), 1)

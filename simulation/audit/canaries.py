@@ -1,6 +1,6 @@
 """An audit of one run: many records are included by coins of their own, and an attack guesses the coins.
 
-For apps whose training takes too long to be repeated a thousand times. See `twinflower.privacy.one_run`.
+For apps whose training takes too long to be repeated a thousand times. See `twinflower.privacy.lower_bounds`.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import numpy as np
 from twinflower.arrays import Mask
 from twinflower.errors import SettingError
 from twinflower.privacy.evidence import Evidence
-from twinflower.privacy.one_run import best_guesses
+from twinflower.privacy.lower_bounds import best_guesses
 
 from .attack import Attack, Candidate
 from .cases import Case

@@ -55,7 +55,7 @@ def setup_case(
         setup.sums is None and not setup.neighbours, "an audit of sums and of networked methods is not built"
     )
     assert setup.plan
-    mu, delta = float(setup.plan.mu(setup.plan.shares)[0]), setup.plan.delta
+    mu, delta = float(setup.plan.mu[0]), setup.plan.delta
     epsilon = float(setup.config.items()["privacy.epsilon"])
     app = client_app(setup)
     return Case(

@@ -14,6 +14,7 @@ from twinflower.data.sets import OWN
 from twinflower.errors import DataError, SettingError
 from twinflower.models.model import TrainedModel
 from twinflower.models.trained import load
+from twinflower.privacy.plan import EVALUATION
 
 from ..results.folder import curve_of, has_ended, run_folder, runs_below
 from ..results.reading import read_clients, read_config, read_rows, read_summary, read_title
@@ -210,11 +211,10 @@ class Case(NamedTuple):
         plan = setup.plan
         if plan is None:
             return cls(setup.config, None, [], planned=True)
-        columns = {"rows": setup.partition.sizes, "asked": plan.rounds_in, **accounts(plan, plan.shares)}
-        evaluated = plan.evaluation.costs() if plan.evaluation else 0.0
-        asked = np.flatnonzero(plan.rounds_in + evaluated).tolist()
+        columns = {"rows": setup.partition.sizes, "asked": plan.releases.rounds_in, **accounts(plan)}
+        asked = np.flatnonzero(plan.releases.rounds_in + plan.releases.weights(EVALUATION)).tolist()
         sites = [{"client": c} | {name: float(column[c]) for name, column in columns.items()} for c in asked]
         return cls(
-            setup.config, spent(plan, plan.shares, seeded=False), sites, planned=True,
+            setup.config, spent(plan, seeded=False), sites, planned=True,
             standardised=setup.dataset.standardised,
         )  # fmt: skip

@@ -8,7 +8,6 @@ import numpy as np
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan
-from twinflower.sums.noise import lost_site
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
@@ -104,7 +103,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
     rows = [
         ("mode", plan.mode),
         ("what is protected", f"{plan.unit.records}, for each client"),
-        ("rounds a client takes part in", _between(plan.rounds_in)),
+        ("rounds a client takes part in", _between(plan.releases.rounds_in)),
         ("rows of a client", _between(sizes)),
         (
             "local steps x rows, smallest and largest client",
@@ -136,7 +135,7 @@ def _shared(plan: SumPlan) -> list[tuple[str, str]]:
 def _without_it(plan: SumPlan) -> str:
     if plan.sums.sites == 2:
         return "no sum is possible without it"
-    epsilon, alone = lost_site(plan.sums, plan.delta, plan.evaluation)
+    epsilon, alone = plan.epsilons_after_a_loss
     return (
         f"a new run without it brings the total to epsilon {epsilon:.4g} at most, and to {alone:.4g} against everybody "
         "else"
@@ -152,14 +151,14 @@ _NO_NOISE = "none: no noise is added, messages are exact functions of the data"
 
 
 def _cost(plan: Plan) -> list[tuple[str, str]]:
-    costs = spent(plan, plan.shares)
+    costs = spent(plan)
     rows = []
     if plan.claimed_epsilon is not None:
         rows.append(("epsilon the paper claims", f"{plan.claimed_epsilon:g} at delta {plan.delta:g}"))
     if plan.provable:
         mu = costs["mu"]
         rows += [
-            ("mu of a client", _between(plan.mu(plan.shares))),
+            ("mu of a client", _between(plan.mu)),
             ("epsilon in total, largest client", f"{costs['epsilon']:.6g} at delta {plan.delta:g}"),
             ("best attacker, from even odds", f"right in {best_guess(mu):.1%} of the cases"),
             ("best attacker, at 5% false alarms", f"detects {detection(mu):.1%}"),
@@ -188,7 +187,7 @@ def _summary_row(label: str, setup: PreparedRun) -> tuple[str, ...]:
     plan = setup.plan
     if plan is None:
         return (label, "none", *["-"] * (len(SUMMARY_HEADINGS) - 2))
-    used, costs = noise_used(setup), spent(plan, plan.shares)
+    used, costs = noise_used(setup), spent(plan)
     sigmas = [f"{used[name].sigma:.4g}" for name in ("first", "smallest", "largest")]
     cost = ["no guarantee", "-"]
     if plan.provable:

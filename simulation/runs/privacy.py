@@ -1,8 +1,9 @@
 """A run's privacy: the plan made from its settings, and the resulting guarantee in numbers and in words."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM
@@ -10,8 +11,7 @@ from twinflower.algorithms.published import PublishedRule, published_plan
 from twinflower.arrays import Array, Index
 from twinflower.errors import SettingError, require
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.privacy.load import Shares
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import COUNTS, EVALUATION, INTERVALS, TUNING, Plan, Target
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model
@@ -20,6 +20,14 @@ from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from ..settings.sections import AsPublished, Private
+
+_INCLUDED = {
+    TUNING: "those of the tuning before the run",
+    COUNTS: "the counts before round 1",
+    INTERVALS: "what it releases after the last round for intervals",
+    EVALUATION: "those of the evaluation on held-out rows",
+}
+"""What a guarantee covers besides the rounds."""
 
 
 def make_plan(
@@ -36,25 +44,24 @@ def make_plan(
     """
     if not isinstance(config.privacy, Private):
         return None
-    target, others = _target(config.privacy), _shares(queries)
-    counts = any(isinstance(query, Histogram) for query in queries)
-    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, others, counts)
+    target, shares = _target(config.privacy), _shares(queries)
+    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, shares)
     for query in queries:
         plan = query.charged(plan, target)
     return plan
 
 
-def _shares(queries: Sequence[SiteQuery]) -> Shares:
-    """The shares of the privacy budget for the answers before round 1 and for the others."""
-    first, others = (
-        [query.share for query in queries if isinstance(query, Histogram) == counted]
-        for counted in (True, False)
-    )
-    shares = Shares(sum(first, 0.0), sum(others, 0.0))
-    if not shares.total < 1:
+def _shares(queries: Sequence[SiteQuery]) -> dict[str, float]:
+    """The shares of the privacy budget for the answers before round 1, which are one release, and after the last."""
+    shares: dict[str, float] = {}
+    for query in queries:
+        kind = COUNTS if isinstance(query, Histogram) else INTERVALS
+        shares[kind] = shares.get(kind, 0.0) + query.share
+    total = sum(shares.values())
+    if not total < 1:
         raise SettingError(
             "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
-            f"{shares.total:g} in all"
+            f"{total:g} in all"
         )
     return shares
 
@@ -68,19 +75,19 @@ def _target(privacy: Private) -> Target:
 
 def _plan(
     config: Config, privacy: Private, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index,
-    target: Target, others: Shares, counts: bool,
+    target: Target, shares: Mapping[str, float],
 ) -> Plan:  # fmt: skip
-    """The plan of the training and of the answers with shares. counts: whether there are any before round 1."""
+    """The plan of the training and of the answers with shares."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = privacy.trust == "sum"
     require(
-        not counts or not (sums or isinstance(privacy, AsPublished)),
+        COUNTS not in shares or not (sums or isinstance(privacy, AsPublished)),
         "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
         "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
     )
     require(
-        not (others.first and target.tune_share),
+        not (shares.get(COUNTS) and target.tune_share),
         "privacy.tune-share and private ranges or survival curves share no budget, because every candidate would need "
         "counts of its own: set privacy.tune-share to 0, or give the schema's columns public ranges and leave "
         "evaluation.survival-curve empty",
@@ -89,7 +96,7 @@ def _plan(
         honest, d = privacy.honest_sites, objective.d
         return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
-        return Plan.of(algorithm, bounds, workloads, asked, target, others)
+        return Plan.of(algorithm, bounds, workloads, asked, target, shares)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
@@ -97,19 +104,19 @@ def _plan(
     return published_plan(algorithm, bounds, workloads, sizes, asked, target, rule)
 
 
-def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = None) -> dict[str, Any]:
-    """The privacy entry of summary.json, given every client's total weight of releases (N,) (`Plan.shares_of`).
+def spent(plan: Plan, seeded: bool = True) -> dict[str, Any]:
+    """The privacy entry of summary.json for these releases, such as those so far (`Plan.so_far`).
 
-    seeded: whether the noise was seeded, as in a simulation, and therefore not secret. last: see `Plan.mu`.
+    seeded: whether the noise was seeded, as in a simulation, and therefore not secret.
     """
-    mu = plan.mu(shares, last)
+    mu = plan.mu
     worst = float(mu.max())
-    alone = float(plan.mu_alone(shares, last).max()) if isinstance(plan, SumPlan) else worst
+    alone = float(plan.mu_alone.max()) if isinstance(plan, SumPlan) else worst
     epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
-        "mu_evaluation": math.sqrt(plan.evaluation.costs(last).max()) if plan.evaluation else 0.0,
-        "mu_intervals": _mu_intervals(plan, last),
+        "mu_evaluation": float(np.sqrt(plan.cost(EVALUATION).max())),
+        "mu_intervals": float(np.sqrt(plan.cost(INTERVALS).max())),
         "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
         "epsilon": epsilon,
@@ -125,22 +132,12 @@ def spent(plan: Plan, shares: Array, seeded: bool = True, last: int | None = Non
     }
 
 
-def _mu_intervals(plan: Plan, last: int | None) -> float:
-    """The mu of what a client releases after the last round, 0 before; last: see `Plan.mu`."""
-    if last is not None and last < len(plan.weights) - 1:
-        return 0.0
-    return math.sqrt(float((plan.last * plan.affected_releases / plan.multipliers**2).max()))
-
-
-def accounts(plan: Plan, shares: Array, last: int | None = None) -> dict[str, Array]:
-    """Each client's mu (N,), given its total weight of releases (N,); empty without a guarantee. last: see `Plan.mu`.
-
-    In a run of sums also mu_alone (N,), against the server and all other clients together.
-    """
+def accounts(plan: Plan) -> dict[str, Array]:
+    """Each client's mu (N,); empty without a guarantee. In a run of sums also mu_alone (N,), against the server and all
+    other clients together."""
     if not plan.provable:
         return {}
-    mu = plan.mu(shares, last)
-    return {"mu": mu} | ({"mu_alone": plan.mu_alone(shares, last)} if isinstance(plan, SumPlan) else {})
+    return {"mu": plan.mu} | ({"mu_alone": plan.mu_alone} if isinstance(plan, SumPlan) else {})
 
 
 def _spent_alone(plan: SumPlan, alone: float) -> dict[str, Any]:
@@ -180,10 +177,7 @@ def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded:
 
 def _included(plan: Plan) -> str:
     """What the guarantee covers besides the rounds, as a clause; empty if there is nothing."""
-    costs = ["those of the tuning before the run"] * bool(plan.mu_tuning)
-    costs += ["the counts before round 1"] * bool(plan.first.any())
-    costs += ["what it releases after the last round for intervals"] * bool(plan.last.any())
-    costs += ["those of the evaluation on held-out rows"] * bool(plan.evaluation)
+    costs = [text for kind, text in _INCLUDED.items() if plan.releases.of_kind(kind)]
     return f", {' and '.join(costs)} included," if costs else ""
 
 

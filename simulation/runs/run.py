@@ -16,7 +16,7 @@ from twinflower.models.inference import farthest
 from twinflower.models.information import MOST_PARAMETERS, Information
 from twinflower.models.score_bins import Counted
 from twinflower.models.trained import Trained, trained
-from twinflower.privacy.plan import Plan
+from twinflower.privacy.plan import EVALUATION, Plan
 from twinflower.problems.interfaces import NamedModel
 from twinflower.problems.losses import Squared
 from twinflower.problems.objectives import LinearModel, LinearObjective
@@ -184,21 +184,20 @@ class Run(Training):
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
         if self.setup.plan is None:
             return None
-        seeded = self.runtime != "deployment"
-        return spent(self.setup.plan, self._shares(self.setup.plan), seeded, self.round)
+        return spent(self._so_far(self.setup.plan), seeded=self.runtime != "deployment")
 
-    def _shares(self, plan: Plan) -> Array:
-        return plan.shares_of((done.round, done.asked) for done in self.rounds)
+    def _so_far(self, plan: Plan) -> Plan:
+        return plan.so_far((done.round, done.asked) for done in self.rounds)
 
     def clients(self) -> Iterator[dict[str, Any]]:
         """The rows of clients.csv, one for each client that was asked to train or to evaluate: its rows, in how many
         rounds it was asked to train, how many of its replies were used, and what it spent (`accounts`)."""
-        plan, sizes = self.setup.plan, self.setup.partition.sizes
+        plan, sizes = self.setup.plan and self._so_far(self.setup.plan), self.setup.partition.sizes
         asked = _times((done.asked for done in self.rounds), len(sizes))
         lost = _times((done.rejected for done in self.rounds), len(sizes))
         columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
-        columns |= accounts(plan, self._shares(plan), self.round) if plan else {}
-        evaluated = plan.evaluation.costs(self.round) if plan and plan.evaluation else 0.0
+        columns |= accounts(plan) if plan else {}
+        evaluated = plan.releases.weights(EVALUATION) if plan else 0.0
         for client in np.flatnonzero(asked + evaluated):
             yield {"client": client, **{name: column[client] for name, column in columns.items()}}
 

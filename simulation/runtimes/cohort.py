@@ -16,8 +16,8 @@ from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array, Index
 from twinflower.client_states import ClientStates
 from twinflower.errors import RunError
+from twinflower.privacy.mechanism import SimulatedNoise
 from twinflower.privacy.plan import Plan
-from twinflower.privacy.simulated import SimulatedNoise
 from twinflower.problems.batches import Batches, LocalSchedule, Shards
 from twinflower.rounds import NoiseOf, Outcome, Problem, Round, Schedule, SeedsNotStackable, rounds, start
 from twinflower.sums.noise import SimulatedSums

@@ -7,15 +7,27 @@
     seeds = [100]          one seed; every further one would cost as much again
     by = "accuracy"
 
-Each candidate trains on a part of every client's rows, with noise, and is scored by noisy counts of correct predictions
-on the others (`twinflower.privacy.counts`). Before a candidate's stage begins, every client charges it to its ledger;
-`twinflower.privacy.halving` says what it costs. If a ledger refuses, the tuning ends with the best candidate so far.
+Each candidate trains on a part of every client's rows, with noise. After every stage the candidates are scored by noisy
+counts of correct predictions on the others, and the better half goes on; the length of training doubles from stage to
+stage. Before a candidate's stage begins, every client charges it to its ledger. If a ledger refuses, the tuning ends
+with the best candidate so far.
+
+Every record pays for every candidate, whether that candidate is chosen or not: the server sees all of them. A record is
+either trained on or counted (`twinflower.privacy.plan`), and a stage costs the larger of the two costs; here both are
+equal. A group of records can be partly trained on and partly counted, and pays for both.
+
+Sources. Halving: Karnin, Koren and Somekh, "Almost optimal exploration in multi-armed bandits", ICML 2013; Jamieson and
+Talwalkar, "Non-stochastic best arm identification and hyperparameter optimization", AISTATS 2016. The smaller cost of
+an attacker who sees only the winner (Liu and Talwar 2019; Papernot and Steinke 2022) is not claimed: it needs a random
+number of candidates, and here the server sees all of them.
 """
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -24,11 +36,11 @@ from twinflower.arrays import Array, Index
 from twinflower.errors import RunError, SettingError, require
 from twinflower.privacy import Budget, gdp_epsilon
 from twinflower.privacy.charges import BudgetSpent, Ledger
-from twinflower.privacy.counts import Accuracy, count_release, paid_twice
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.halving import Halving, stages
 from twinflower.privacy.mechanism import Draws
-from twinflower.privacy.plan import Plan
+from twinflower.privacy.plan import TRAINED, TUNING, Plan, PlannedRelease
+from twinflower.privacy.release import Release
+from twinflower.privacy.unit import Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.held_out_question import correct
 from twinflower.randomness import normals, stream
@@ -41,6 +53,61 @@ from ..runtimes.cohort import Cohort
 from ..runtimes.computing import computing
 from ..settings import Config
 from .validation import split
+
+
+class Stage(NamedTuple):
+    """A stage of the halving: so many candidates train up to this share of their rounds."""
+
+    candidates: int
+    share: float
+
+    def rounds(self, all_rounds: int) -> int:
+        """The round with which the stage ends, for a candidate of so many rounds."""
+        return math.ceil(self.share * all_rounds)
+
+
+def stages(candidates: int) -> list[Stage]:
+    """The stages of the halving: ceil(n / 2^s) candidates in stage s, until two are left, which train to the end."""
+    if not candidates >= 1:
+        raise SettingError(f"there must be at least one candidate; got {candidates}")
+    counts = [candidates]
+    while counts[-1] > 2:
+        counts.append(-(-counts[-1] // 2))
+    return [Stage(n, 2.0 ** (place - len(counts) + 1)) for place, n in enumerate(counts)]
+
+
+def cost_of_one(halving: Sequence[Stage], fractions: Sequence[float], budget: float) -> float:
+    """What a candidate costs that trains to the end, with its scores, if all together cost `budget`, in mu^2.
+
+    fractions: for each stage, the largest part of a client's training cost that lies in it, over all candidates and
+    clients. Every round of every candidate gets the same part of the budget.
+    """
+    return budget / math.fsum(s.candidates * part for s, part in zip(halving, fractions, strict=True))
+
+
+def score_releases(
+    one: float, fractions: Sequence[float], unit: Unit, clients: Index
+) -> list[PlannedRelease]:
+    """For each stage, what every candidate of it releases, with these fractions of its cost `one`."""
+    parts = float(unit.parts)
+    return [
+        PlannedRelease(TUNING, stage, clients, parts, math.sqrt(parts / (one * part)))
+        for stage, part in enumerate(fractions)
+    ]
+
+
+class Accuracy(NamedTuple):
+    """An estimated accuracy and the standard deviation of its noise; the rows themselves are not sampled anew."""
+
+    value: float
+    deviation: float
+
+    @classmethod
+    def of(cls, counts: Array, sigmas: Array, rows: Index) -> "Accuracy":
+        """The accuracy from the noisy counts (N,) with deviations sigmas (N,) of clients with these numbers of rows."""
+        total = int(rows.sum())
+        return cls(float(counts.sum()) / total, math.sqrt(float((sigmas**2).sum())) / total)
+
 
 NO_SCORE = Accuracy(-np.inf, 0.0)
 
@@ -112,14 +179,15 @@ class Counted:
 class Charged:
     """A charged tuning that is ready to run.
 
-    total: the run whose budget is divided; its plan has the noise of the final run. halving: what each stage costs.
-    name: the run under which the ledgers charge the tuning.
+    total: the run whose budget is divided; its plan has the noise of the final run. halving: the stages. scores: for
+    each of them, what every candidate of it releases. name: the run under which the ledgers charge the tuning.
     """
 
     total: PreparedRun
     candidates: list[Candidate]
     counted: Counted
-    halving: Halving
+    halving: list[Stage]
+    scores: list[PlannedRelease]
     name: str
 
     @classmethod
@@ -132,13 +200,21 @@ class Charged:
         _, rows = split(total, share)
         candidates = [_candidate(place, *point, share, seed) for place, point in enumerate(points)]
         _check(total, candidates)
-        budget = plan_of(total).mu_tuning ** 2
-        halving = Halving.of(_fractions(candidates), len(candidates), budget, total.config.privacy.unit)
+        halving, fractions, unit = stages(len(candidates)), _fractions(candidates), total.config.privacy.unit
+        one = cost_of_one(halving, fractions, plan_of(total).mu_tuning ** 2)
+        scores = score_releases(one, fractions, unit, np.arange(len(rows)))
         for own in candidates:
-            own.setup = replace(own.setup, plan=own.plan.scaled_to(float(np.sqrt(halving.whole))))
+            own.setup = replace(own.setup, plan=_scaled(own.plan, float(np.sqrt(one / unit.parts))))
         words = repr([sorted(config.items().items()) for _, config in points]) + repr((share, seed))
         name = "tune-" + hashlib.sha256(words.encode()).hexdigest()[:16]
-        return cls(total, candidates, Counted(rows, total.config.privacy.unit.rows), halving, name)
+        return cls(total, candidates, Counted(rows, unit.rows), halving, scores, name)
+
+    @property
+    def releases(self) -> list[PlannedRelease]:
+        """All that the tuning releases: the score of every candidate of every stage."""
+        return [
+            own for stage, own in zip(self.halving, self.scores, strict=True) for _ in range(stage.candidates)
+        ]
 
     def announced(self) -> list[str]:
         """What will run and what it costs: a line for every stage, and the total."""
@@ -146,10 +222,10 @@ class Charged:
         lines = [
             f"stage {place + 1}: {stage.candidates} candidates, rounds {ends[place] + 1} to {ends[place + 1]}, noise "
             f"multiplier {self._noise:.4g}, scores +- {self._deviation(place):.3f}, mu^2 "
-            f"{stage.candidates * self.halving.costs[place]:.4g}"
-            for place, stage in enumerate(self.halving.stages)
+            f"{stage.candidates * cost_of(self.scores[place]):.4g}"
+            for place, stage in enumerate(self.halving)
         ]
-        mu = np.sqrt(self.halving.total)
+        mu = math.sqrt(math.fsum(map(cost_of, self.releases)))
         return [
             *lines,
             f"tuning in total: mu^2 {mu**2:.4g}, epsilon {gdp_epsilon(mu, plan.delta):.4g} at delta {plan.delta:g}",
@@ -164,13 +240,13 @@ class Charged:
 
     def _deviation(self, place: int) -> float:
         """The standard deviation of the noise in a score of this stage."""
-        sigmas = self.counted.sigmas(self.halving.multiplier(place))
+        sigmas = self.counted.sigmas(self.scores[place].multiplier)
         return Accuracy.of(np.zeros_like(sigmas), sigmas, self.counted.sizes).deviation
 
     def run(self, say: Callable[[str], None]) -> list[Candidate]:
         """Train, score and halve the candidates; return all, best first. `say` gets a line for every score."""
         ledgers, number, alive = self._ledgers(), 0, self.candidates
-        for place, stage in enumerate(self.halving.stages):
+        for place, stage in enumerate(self.halving):
             alive = _best_first([own for own in alive if not place or np.isfinite(own.score.value)])
             alive = alive[: stage.candidates]
             for candidate in alive:
@@ -198,14 +274,14 @@ class Charged:
 
         number: of the charge, from 1. Raises BudgetSpent if a ledger refuses.
         """
-        budget, touched = Budget(plan_of(self.total).mu_tuning ** 2), paid_twice(self.halving.unit)
+        budget, unit = Budget(plan_of(self.total).mu_tuning ** 2), self.total.config.privacy.unit
         noises = []
         for client, (ledger, replaced) in enumerate(zip(ledgers, self.counted.replaced, strict=True)):
             guard = Guard(
-                candidate.plan.bounds, self.halving.multiplier(place), budget, ledger,
+                candidate.plan.bounds, self.scores[place].multiplier, budget, ledger,
                 _draws(candidate.setup.config.seed, client), run=self.name, config=candidate.setup.config.digest,
             )  # fmt: skip
-            noises.append(guard.open(count_release(int(replaced), touched), number)(np.zeros(1)))
+            noises.append(guard.open(Release(float(replaced), unit.parts), number)(np.zeros(1)))
         return noises
 
     def _score(self, candidate: Candidate, place: int, noises: Sequence[Array]) -> Accuracy:
@@ -215,9 +291,14 @@ class Charged:
         except RunError:
             candidate.score = NO_SCORE
         else:
-            multiplier = self.halving.multiplier(place)
+            multiplier = self.scores[place].multiplier
             candidate.score = self.counted.accuracy(candidate.setup, x, noises, multiplier)
         return candidate.score
+
+
+def cost_of(release: PlannedRelease) -> float:
+    """What a score costs every client, in mu^2."""
+    return float(release.weight) / release.multiplier**2
 
 
 def plan_of(setup: PreparedRun) -> Plan:
@@ -272,6 +353,12 @@ def _candidate(place: int, text: str, config: Config, share: float, seed: int) -
     return Candidate(text, replace(setup, config=config, plan=plan))
 
 
+def _scaled(plan: Plan, mu: float) -> Plan:
+    """The plan with noise such that every client that takes part spends exactly mu."""
+    now = plan.mu_trained
+    return replace(plan, multipliers=plan.multipliers * np.where(now > 0, now, 1.0) / mu, mu_limit=mu)
+
+
 def _fractions(candidates: Sequence[Candidate]) -> list[float]:
     """For each stage, the largest part of a client's training cost that lies in it, over candidates and clients."""
     parts = [_parts(own, len(candidates)) for own in candidates]
@@ -282,7 +369,10 @@ def _parts(candidate: Candidate, candidates: int) -> list[Array]:
     """For each stage, the part (N,) of every client's cost that lies in it."""
     plan, config = candidate.plan, candidate.setup.config
     spent = [
-        plan.shares_of((t, config.asked(t).tolist()) for t in range(1, end + 1))
+        plan.releases.so_far((t, config.asked(t)) for t in range(1, end + 1)).weights(*TRAINED)
         for end in (0, *candidate.ends(candidates))
     ]
-    return [(late - early) / np.maximum(plan.shares, 1e-300) for early, late in pairwise(spent)]
+    return [
+        (late - early) / np.maximum(plan.releases.weights(*TRAINED), 1e-300)
+        for early, late in pairwise(spent)
+    ]

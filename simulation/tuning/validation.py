@@ -8,6 +8,7 @@ import numpy as np
 from twinflower.arrays import Index
 from twinflower.data.partition import Partition, parted, together
 from twinflower.errors import SettingError, require
+from twinflower.privacy.plan import EVALUATION
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.randomness import stream
@@ -110,7 +111,7 @@ def _on(setup: PreparedRun, kept: Sequence[Index], held: Batch) -> PreparedRun:
     method = with_sizes(setup.method, sizes if setup.by_rows else ())
     if isinstance(plan, SumPlan):
         plan = plan.resized(method, setup.schedule, sizes)
-    plan = replace(plan, evaluation=None) if plan else None
+    plan = replace(plan, releases=plan.releases.without(EVALUATION)) if plan else None
     algorithm = through_sums(method, plan, setup.schedule, sizes)
     return replace(setup, dataset=data, partition=partition, algorithm=algorithm, plan=plan, held=None)
 

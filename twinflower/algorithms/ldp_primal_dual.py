@@ -29,8 +29,7 @@ import numpy as np
 
 from ..arrays import Array, Index, Seeds
 from ..errors import SettingError, require
-from ..privacy.allocation import ALLOCATIONS, allocation, read_shares
-from ..privacy.release import Release, Rounding
+from ..privacy.release import ALLOCATIONS, Release, Rounding, allocation, read_shares
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser

@@ -6,15 +6,14 @@ the total, and the classical Gaussian rule gives the noise. The modes "public-st
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import SettingError
 from ..privacy.accountant import classical_noise_multiplier
-from ..privacy.load import Participation, PrivacyLoad
-from ..privacy.plan import Plan, Target
+from ..privacy.plan import Participation, Plan, Target, draft
 from ..privacy.release import geometric_sum, step_factor
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
@@ -91,7 +90,9 @@ class PublishedRule:
     share: float
     clips_means: bool = False
 
-    def noise_multiplier(self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int) -> float:
+    def noise_multiplier(
+        self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int
+    ) -> float:
         """sigma / `published_sensitivity` of a client with this number of rows. In (36) the share q_i differs between
         clients; the total epsilon is the same for all of them."""
         share = workload.steps * workload.rows / rows
@@ -99,20 +100,35 @@ class PublishedRule:
         return classical_noise_multiplier(each, delta)
 
 
+@dataclass(frozen=True)
+class PublishedPlan(Plan):
+    """A `Plan` with noise as published. true_costs (N,): the sums over a client's planned rounds of (true / claimed
+    sensitivity)^2, which make its cost, however many of the rounds are run."""
+
+    true_costs: Array = field(kw_only=True)
+
+    @property
+    def mu_trained(self) -> Array:
+        """See `Plan`."""
+        return np.sqrt(self.true_costs) / self.multipliers  # type: ignore[no-any-return]
+
+
 def published_plan(
     algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
     asked: Participation, target: Target, rule: PublishedRule,
-) -> Plan:  # fmt: skip
+) -> PublishedPlan:  # fmt: skip
     """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
-    load, costs = PrivacyLoad.of(algorithm, bounds, workloads, asked), true_costs(algorithm, bounds, workloads, asked)
     z = np.full(len(workloads), target.noise_multiplier)
     if target.epsilon:
         of_client = (target.epsilon, target.delta)
         each = zip(workloads, sizes, strict=True)
         z = np.array([rule.noise_multiplier(*of_client, p, int(m), len(asked)) for p, m in each])
+    claimed = draft(algorithm, bounds, workloads, asked, target, {}).with_noise(z)
+    costs = true_costs(algorithm, bounds, workloads, asked)
     said, provable = caveat(algorithm, costs, rule.clips_means)
-    return Plan(
-        algorithm.privacy, target.delta, z, bounds, *load, load.mu(z), said, provable, target.epsilon or None, costs,
+    return PublishedPlan(
+        claimed.mode, claimed.delta, z, bounds, claimed.releases, claimed.affected_releases, claimed.mu_limit, said,
+        provable, target.epsilon or None, true_costs=costs,
     )  # fmt: skip
 
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Mask, Seeds, of_clients
 from ..errors import RunError, SettingError, require
-from ..privacy.allocation import allocation
-from ..privacy.release import Release
+from ..privacy.release import Release, allocation
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable

@@ -67,7 +67,7 @@ class Released(NamedTuple):
 
     @classmethod
     def of(cls, values: Array, rows: int, sigma: float, bins: ScoreBins) -> "Released":
-        """What the values of `privacy.counts.summed` say, whose noise has this deviation."""
+        """What the values of `held_out_question.summed` say, whose noise has this deviation."""
         if not bins.number:
             return cls(rows, float(values[0]), sigma)
         return cls.with_scores(rows, float(values[0]) / bins.weight, sigma / bins.weight, values[1:], bins)

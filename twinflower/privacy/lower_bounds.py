@@ -1,4 +1,4 @@
-"""Lower bounds on privacy parameters, with a confidence, from what an attack achieved on repeated runs.
+"""Lower bounds on privacy parameters, with a confidence, from what an attack achieved on repeated runs, or in one run.
 
 A mechanism is run on two neighbouring data sets, called first and second, and an attack says after every run which of
 them was used. `alpha` is always the probability, at most, with which a bound exceeds the true value; the confidence is
@@ -7,7 +7,7 @@ them was used. `alpha` is always the probability, at most, with which a bound ex
 Sources. Rates: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 1934, as used by Jagielski,
 Ullman and Oprea, "Auditing differentially private machine learning", NeurIPS 2020. mu: Dong, Roth and Su, "Gaussian
 differential privacy", JRSS B 2022; Nasr et al., "Tight auditing of differentially private machine learning", USENIX
-Security 2023.
+Security 2023. One run: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023.
 """
 
 import math
@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import special
-from ..arrays import Array
-from ..errors import SettingError
+from ..arrays import Array, Mask
+from ..errors import SettingError, require
 from .accountant import check_probability
 
 _NEVER = 1e-300  # stands for a probability of 0 below a fraction
@@ -134,3 +134,60 @@ def largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7) 
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
+
+
+# --- a single run, in which each of many records, the canaries, depended on a fair coin. Heads and tails may mean that
+# a record is included or not, or that it is one record or another: the neighbours are then those of adding or removing
+# a record, or of replacing one.
+
+_PARTS = 1, 2, 4, 8  # guesses about all coins, half of them, and so on
+_MOST_OF_ONE = 50.0  # an epsilon that no number of canaries shows
+
+
+class Guesses(NamedTuple):
+    """How many coins of so many canaries were guessed, and how many of the guesses are right."""
+
+    correct: int
+    guesses: int
+    canaries: int
+
+
+def guessed(scores: Array, coins: Mask, guesses: int) -> Guesses:
+    """Guesses about the `guesses` canaries of the most extreme scores (m,): heads for the larger half of them, tails
+    for the smaller; about all others there is none. coins: whether each fell heads (m,)."""
+    order = np.argsort(scores, kind="stable")
+    tails, heads = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
+    return Guesses(int(coins[heads].sum() + (~coins[tails]).sum()), guesses, len(coins))
+
+
+def epsilon_of_one_run(found: Guesses, delta: float, alpha: float) -> float:
+    """A lower bound on epsilon at delta, which exceeds the true one with a probability of at most alpha.
+
+    For (epsilon, delta)-DP the number of right ones of r guesses about m canaries is at most about
+    W ~ Binomial(r, 1 / (1 + e^-epsilon)):
+
+        P[correct >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,   i = 1..v
+
+    (Theorem 5.2). The bound is the largest epsilon at which the right side is at most alpha. If all of r guesses are
+    right, it is about ln(r / ln(1 / alpha)).
+    """
+    require(0 <= found.correct <= found.guesses <= found.canaries, "correct <= guesses <= canaries is needed")
+    return largest(lambda epsilon: _chance(found, epsilon, delta) <= alpha, _MOST_OF_ONE)
+
+
+def _chance(found: Guesses, epsilon: float, delta: float) -> float:
+    """The probability, at most, of so many right guesses."""
+    from scipy import stats  # slow to import, and needed only here
+
+    if not found.correct:
+        return 1.0
+    coin = stats.binom(found.guesses, 1 / (1 + math.exp(-epsilon)))
+    near = np.cumsum(coin.pmf(np.arange(found.correct - 1, -1, -1)))  # P[v > W >= v - i]
+    slack = float((near / np.arange(1, found.correct + 1)).max())
+    return float(coin.sf(found.correct - 1)) + 2 * found.canaries * delta * slack
+
+
+def best_guesses(scores: Array, coins: Mask, delta: float, alpha: float) -> tuple[float, Guesses]:
+    """The largest bound from guesses about all coins, half, a quarter and an eighth of them, each with alpha / 4."""
+    tried = [guessed(scores, coins, max(len(coins) // part, 1)) for part in _PARTS]
+    return max((epsilon_of_one_run(one, delta, alpha / len(_PARTS)), one) for one in tried)

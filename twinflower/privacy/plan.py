@@ -1,4 +1,5 @@
-"""How much noise each client adds so that a run meets its privacy target, and what its rounds then cost.
+"""How much noise each client adds so that a run meets its privacy target, and what that costs: a plan is a list of
+releases, and the cost of anything is the sum over this list.
 
 The guarantee, for every client: all its messages over all rounds together are mu-GDP under the replacement of one
 record, or of the larger `Unit` that the run protects, hence (epsilon, delta)-DP on the whole curve. The sizes of the
@@ -7,12 +8,19 @@ clients' data, the settings and the participation are public, and the server may
     target = Target(epsilon=8.0, delta=1e-4)
     plan = Plan.of(algorithm, objective.bounds(row_norm), schedule.workloads(sizes), asked, target)
     guard = plan.guard(client, ledger)
+
+Costs add up, with one exception, the evaluation on held-out rows. Which rows are held out depends on the seed and on
+public numbers only. A record is therefore either trained on or held out. If it is trained on, it affects the evaluation
+only through what training releases, which pays for that; if it is held out, it does not affect training. So a record
+pays the larger of the two costs (parallel composition). Without a group column a group of records can be partly in
+both parts, and pays for both (`Unit.parts`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -22,12 +30,16 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .charges import Ledger
-from .counts import CountPlan, paid_twice
 from .guard import Guard
-from .load import NOTHING_ELSE, Participation, Planned, PrivacyLoad, Shares, shares_of
 from .mechanism import secret, seeded
-from .release import Release
+from .release import Planned, Release, check_sensitivities
 from .unit import ONE_RECORD, Unit
+
+Participation = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
+
+ROUND, COUNTS, INTERVALS, EVALUATION, TUNING = "round", "counts", "intervals", "evaluation", "tuning"
+TRAINED = ROUND, COUNTS, INTERVALS
+"""What is released about the rows that are trained on, with the noise of the plan."""
 
 
 def _zcdp_mu(epsilon: float, delta: float) -> float:
@@ -64,7 +76,7 @@ class Target:
             )
         if not 0 <= self.tune_share < 1:
             raise SettingError(f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}")
-        most = "at most 1" if paid_twice(self.unit) == 1 else "less than 1, because training pays separately"
+        most = "at most 1" if self.unit.parts == 1 else "less than 1, because training pays separately"
         if not (self.evaluation_share <= 1 - self.tune_share and self.training_share > 0):
             raise SettingError(
                 f"privacy.tune-share and privacy.evaluation-share must add up to {most}; got {self.tune_share:g} and "
@@ -73,8 +85,8 @@ class Target:
 
     @property
     def training_share(self) -> float:
-        """The share of the budget for training. What is paid in parallel takes nothing from it (`counts`)."""
-        return 1 - self.tune_share - self.evaluation_share * (paid_twice(self.unit) - 1)
+        """The share of the budget for training. What is paid in parallel takes nothing from it."""
+        return 1 - self.tune_share - self.evaluation_share * (self.unit.parts - 1)
 
     @property
     def mu(self) -> float:
@@ -94,88 +106,173 @@ class Target:
         return mu
 
 
+class PlannedRelease(NamedTuple):
+    """An entry of a plan: what these clients (K,) release in a round, or after it.
+
+    what: a ROUND of the training; COUNTS of the training rows, before round 1; what INTERVALS follow from, after the
+    last round; an EVALUATION on held-out rows; all of a TUNING before the run. round: 0 for before round 1. weight: the
+    budget relative to a round of weight 1, a number or (K,); the release costs weight times as much mu^2. multiplier:
+    sigma / sensitivity of a release of weight 1; 0 if it is the client's multiplier of the plan.
+    """
+
+    what: str
+    round: int
+    clients: Index
+    weight: Array | float = 1.0
+    multiplier: float = 0.0
+
+
+@dataclass(frozen=True)
+class Releases:
+    """A list of releases of so many clients, with the rounds in order."""
+
+    num_clients: int
+    entries: tuple[PlannedRelease, ...]
+
+    @cached_property
+    def _by_kind(self) -> Mapping[str, list[PlannedRelease]]:
+        kinds: dict[str, list[PlannedRelease]] = {}
+        for entry in self.entries:
+            kinds.setdefault(entry.what, []).append(entry)
+        return kinds
+
+    def of_kind(self, *kinds: str) -> list[PlannedRelease]:
+        """The releases of these kinds."""
+        return [entry for kind in kinds for entry in self._by_kind.get(kind, ())]
+
+    def without(self, kind: str) -> "Releases":
+        """The list without the releases of this kind."""
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.what != kind))
+
+    def so_far(self, asked: Iterable[tuple[int, Sequence[int] | Index]]) -> "Releases":
+        """What a run has released whose rounds so far are these: (round, clients) pairs."""
+        done = {t: np.asarray(clients, dtype=np.int64) for t, clients in asked}
+        last, nobody = max(done, default=0), np.empty(0, dtype=np.int64)
+        made = [entry for entry in self.entries if entry.round <= last]
+        return replace(self, entries=tuple(
+            entry._replace(clients=done.get(entry.round, nobody)) if entry.what == ROUND else entry for entry in made
+        ))  # fmt: skip
+
+    def weights(self, *kinds: str) -> Array:
+        """The sum of the weights (N,) of every client's releases of these kinds."""
+        return self.total((entry.clients, entry.weight) for entry in self.of_kind(*kinds))
+
+    def total(self, weights: Iterable[tuple[Index, Array | float]]) -> Array:
+        """The sum (N,) of these weights of clients."""
+        total = np.zeros(self.num_clients)
+        for clients, weight in weights:
+            total[clients] += weight
+        return total
+
+    def share(self, kind: str) -> float:
+        """The share of the budget for COUNTS or INTERVALS."""
+        return float((self.weights(kind) / self.weights(*TRAINED)).max())
+
+    @property
+    def rounds_in(self) -> Array:
+        """The number of rounds (N,) that each client takes part in."""
+        return self.total((entry.clients, 1.0) for entry in self.of_kind(ROUND))
+
+    @property
+    def heaviest(self) -> float:
+        """The largest weight of a round."""
+        return max((float(entry.weight) for entry in self.of_kind(ROUND)), default=0.0)
+
+
 @dataclass(frozen=True)
 class Plan:
     """The noise of a run and its privacy cost, computed before the run starts.
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
-    of weight 1. bounds: of the objective on allowed rows. weights, rounds_in, shares, affected_releases, first, last:
-    as in `PrivacyLoad`.
-    mu_limit: the largest mu that any client may reach in this run. unit: what is protected, to which every sensitivity
-    refers. mu_tuning: the mu of the tuning before the run, which is in the totals `mu` and `epsilon_limit` and not in
-    `budget`. evaluation: on the clients' held-out rows, which is in all totals; None for none.
-    For noise as in the papers (`algorithms.published.published_plan`): claimed_epsilon is the paper's total; true_costs
-    (N,) are the sums over a client's planned rounds of (true / claimed sensitivity)^2; caveat describes what is wrong
-    with the claim, and provable is whether any guarantee remains.
+    of weight 1. bounds: of the objective on allowed rows. releases: all of the run. affected_releases (N,): how many
+    releases of one round a single record can affect; every weight in TRAINED counts so many times. mu_limit: the
+    largest mu that any client may reach in this run, without the tuning before it. unit: what is protected, to which
+    every sensitivity refers. claimed_epsilon: the total that a paper's rule claims for its noise; caveat: what is wrong
+    with that claim; provable: whether any guarantee remains.
     """
 
     mode: str
     delta: float
     multipliers: Array
     bounds: Bounds
-    weights: Array
-    rounds_in: Array
-    shares: Array
+    releases: Releases
     affected_releases: Index
-    first: Array
-    last: Array
     mu_limit: float
     caveat: str = ""
     provable: bool = True
     claimed_epsilon: float | None = None
-    true_costs: Array | None = None
     unit: Unit = ONE_RECORD
-    mu_tuning: float = 0.0
-    evaluation: CountPlan | None = None
 
     @classmethod
     def of(
         cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Participation, target: Target,
-        others: Shares = NOTHING_ELSE,
+        shares: Mapping[str, float] | None = None,
     ) -> "Plan":  # fmt: skip
         """Plan the noise of clients with these workloads (`LocalSchedule.workloads`).
 
         bounds: of the objective on allowed rows. asked: for each round, the numbers of the sampled clients, from 0.
-        others: the shares of the budget for what every client releases before round 1 and after the last one.
-        Raises SettingError if no amount of noise can give this algorithm the target.
+        shares: those of the budget for COUNTS and INTERVALS, below 1 in all. Raises SettingError if no amount of noise
+        can give this algorithm the target.
         """
         if algorithm.privacy not in ("public-state", "gradient"):
             raise SettingError(f"no plan for privacy '{algorithm.privacy}'")
-        load = PrivacyLoad.of(algorithm, bounds, workloads, asked, others)
-        own_rule = _own_rule(target, algorithm, load.rounds_in)
-        require(
-            own_rule is None or target.training_share == 1,
-            "this method plans its noise by an accounting of its own, which has no place for tuning, nor for the "
-            "evaluation of a group: set privacy.tune-share to 0, and evaluate only if records are protected",
-        )
-        require(
-            own_rule is None or not others.total,
-            "this method plans its noise by an accounting of its own, which has no place for the counts from which "
-            "private ranges and survival curves follow, nor for intervals: give the schema's columns public ranges, "
-            "leave evaluation.survival-curve empty and evaluation.standard-errors false, or set noise-multiplier",
-        )
-        multipliers = _multipliers(target, load) if own_rule is None else own_rule
-        papers = target.epsilon and (own_rule is not None or target.conversion == "zcdp")
-        return cls(
-            algorithm.privacy, target.delta, multipliers, bounds, *load, load.mu(multipliers),
-            claimed_epsilon=target.epsilon if papers else None, unit=target.unit, mu_tuning=target.mu_tuning,
-        )  # fmt: skip
+        plan = draft(algorithm, bounds, workloads, asked, target, shares or {})
+        rule = _rule_of(algorithm, target, plan.releases.rounds_in)
+        _check_rule(rule, target, bool(shares and any(shares.values())))
+        papers = target.epsilon and (rule is not None or target.conversion == "zcdp")
+        plan = replace(plan, claimed_epsilon=target.epsilon if papers else None)
+        return plan.with_noise(_multipliers(plan, target) if rule is None else rule)
 
-    def with_evaluation(
-        self,
-        rounds: Sequence[int],
-        sizes: Index,
-        target: Target,
-        moved: float = 1.0,
-    ) -> "Plan":
-        """The plan with evaluations after these rounds on so many held-out rows (N,) of the clients.
+    def with_noise(self, multipliers: Array) -> Self:
+        """The plan with these noise multipliers (N,) and the `mu_limit` that follows from them."""
+        plan = replace(self, multipliers=multipliers)
+        return replace(plan, mu_limit=float(plan.mu_trained.max()))
 
-        target: that of the plan; its evaluation_share is above 0. moved: see `CountPlan`.
+    def with_evaluation(self, rounds: Sequence[int], clients: Index, target: Target) -> Self:
+        """The plan with evaluations of these clients, which hold out rows, after these rounds.
+
+        target: that of the plan; its evaluation_share is above 0.
         """
         share = target.evaluation_share / target.training_share
-        counts = CountPlan(tuple(rounds), sizes, self.mu_limit * math.sqrt(share), self.unit, moved)
-        limit = float(counts.with_training(np.full(len(sizes), self.mu_limit**2)).max())
-        return replace(self, evaluation=counts, mu_limit=math.sqrt(limit))
+        multiplier = math.sqrt(len(rounds)) / (self.mu_limit * math.sqrt(share))
+        added = (PlannedRelease(EVALUATION, t, clients, 1.0, multiplier) for t in rounds)
+        plan = replace(self, releases=replace(self.releases, entries=(*self.releases.entries, *added)))
+        limit = plan._with_evaluations(np.full_like(self.multipliers, self.mu_limit**2)).max()
+        return replace(plan, mu_limit=math.sqrt(limit))
+
+    def so_far(self, asked: Iterable[tuple[int, Sequence[int] | Index]]) -> Self:
+        """The plan of what a run has released whose rounds so far are these: (round, clients) pairs."""
+        return replace(self, releases=self.releases.so_far(asked))
+
+    # --- what the list costs
+
+    def cost(self, kind: str) -> Array:
+        """The cost mu^2 (N,) of the releases of this kind."""
+        weights, entries = self.releases.weights(kind), self.releases.of_kind(kind)
+        if entries and entries[0].multiplier:
+            return weights / entries[0].multiplier ** 2
+        return weights * self.affected_releases / self.multipliers**2
+
+    @property
+    def mu_trained(self) -> Array:
+        """mu (N,) of all releases in TRAINED."""
+        weights = self.releases.weights(*TRAINED)
+        return np.sqrt(weights * self.affected_releases) / self.multipliers  # type: ignore[no-any-return]
+
+    def _with_evaluations(self, trained: Array) -> Array:
+        """The cost mu^2 (N,) of releases about the rows that are trained on together with the evaluations."""
+        evaluated = self.cost(EVALUATION)
+        return np.maximum(trained, evaluated) if self.unit.parts == 1 else trained + evaluated
+
+    @property
+    def mu_tuning(self) -> float:
+        """The mu of the tuning before the run."""
+        return math.sqrt(self.cost(TUNING).max())
+
+    @property
+    def mu(self) -> Array:
+        """mu (N,) of all releases together."""
+        return np.hypot(np.sqrt(self._with_evaluations(self.mu_trained**2)), self.mu_tuning)  # type: ignore[no-any-return]
 
     @property
     def budget(self) -> Budget:
@@ -183,8 +280,8 @@ class Plan:
         return Budget(self.mu_limit**2)
 
     def budget_of(self, client: int) -> Budget:
-        """The budget, with `planned` set to what this client will spend in all its rounds."""
-        return replace(self.budget, planned=float(self._costs(self.shares)[client]))
+        """The budget, with `planned` set to what this client will spend in this run."""
+        return replace(self.budget, planned=float(self._with_evaluations(self.mu_trained**2)[client]))
 
     @property
     def mu_limit_alone(self) -> float:
@@ -196,50 +293,18 @@ class Plan:
         """The epsilon, at the run's delta, of a client that reaches mu_limit, tuning included."""
         return gdp_epsilon(math.hypot(self.mu_limit, self.mu_tuning), self.delta)
 
+    # --- a client's part
+
+    def release_of(self, kind: str, client: int, sensitivity: float) -> Release:
+        """A client's release of COUNTS or INTERVALS with this sensitivity."""
+        weight = self.releases.weights(kind)[client] * self.affected_releases[client]
+        return Release(sensitivity, weight=float(weight))
+
     def least_multiplier(self, client: int) -> float:
-        """The smallest sigma / sensitivity over all releases of a client."""
-        others = max(self.first[client], self.last[client])
-        largest = max(self.weights.max(), others * self.affected_releases[client])
-        trained = float(self.multipliers[client]) / math.sqrt(largest)
-        return min(trained, self.evaluation.multiplier) if self.evaluation else trained
-
-    def release_of(self, part: Array, client: int, sensitivity: float) -> Release:
-        """The release with this sensitivity for which a client has this part (N,) of `shares`: `first` or `last`."""
-        return Release(sensitivity, weight=float(part[client] * self.affected_releases[client]))
-
-    def mu(self, shares: Array, last: int | None = None) -> Array:
-        """mu (N,) of clients whose rounds have these sums of weights (N,), tuning and evaluations included.
-
-        last: the last round that was run, by default all. With noise as published, the result covers all planned
-        rounds, whatever the shares.
-        """
-        own = np.sqrt(self._costs(shares, last)) if self.evaluation else self._own_mu(shares)
-        return np.hypot(own, self.mu_tuning)  # type: ignore[no-any-return]
-
-    def _costs(self, shares: Array, last: int | None = None) -> Array:
-        """mu^2 (N,) of the run with its evaluations."""
-        trained = self._own_mu(shares) ** 2
-        return self.evaluation.with_training(trained, last) if self.evaluation else trained
-
-    def _own_mu(self, shares: Array) -> Array:
-        """`mu` of the training alone."""
-        costs = shares * self.affected_releases if self.true_costs is None else self.true_costs
-        return np.sqrt(costs) / self.multipliers  # type: ignore[no-any-return]
-
-    def scaled_to(self, mu: float) -> "Plan":
-        """The same plan with noise such that every client that takes part spends exactly mu."""
-        now = self._own_mu(self.shares)
-        return replace(self, multipliers=self.multipliers * np.where(now > 0, now, 1.0) / mu, mu_limit=mu)
-
-    def shares_of(self, asked: Iterable[tuple[int, Sequence[int]]]) -> Array:
-        """The sum of the weights (N,) of the rounds in which each client was sampled, of its counts before round 1 and,
-        if the last round is among them, of what it releases afterwards.
-
-        asked: (round, clients) pairs.
-        """
-        done = list(asked)
-        ended = any(round_ == len(self.weights) - 1 for round_, _ in done)
-        return self.first + ended * self.last + shares_of(self.weights, done, len(self.affected_releases))
+        """The smallest sigma / sensitivity over all releases of a client, whatever rounds the server asks for."""
+        others = (self.release_of(kind, client, 1.0).weight for kind in (COUNTS, INTERVALS))
+        trained = float(self.multipliers[client]) / math.sqrt(max(self.releases.heaviest, *others))
+        return min([trained, *(entry.multiplier for entry in self.releases.of_kind(EVALUATION))])
 
     def guard(
         self, client: int, ledger: Ledger, *, seed: int | None = None, run: str = "", config: str = "",
@@ -254,27 +319,76 @@ class Plan:
         return Guard(
             self.bounds, float(self.multipliers[client]), self.budget_of(client) if seed is None else self.budget,
             ledger, (lambda round_: secret) if seed is None else partial(seeded, seed, client), secret=seed is None,
-            run=run, config=config, row_norm=row_norm, split=split if paid_twice(self.unit) == 1 else "",
+            run=run, config=config, row_norm=row_norm, split=split if self.unit.parts == 1 else "",
         )  # fmt: skip
 
 
-def _multipliers(target: Target, load: PrivacyLoad) -> Array:
+def draft(
+    algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Participation, target: Target,
+    shares: Mapping[str, float],
+) -> Plan:  # fmt: skip
+    """The plan of `Plan.of` with noise multiplier 1, without `mu_limit`; SettingError for sensitivities that are not
+    finite."""
+    releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
+    check_sensitivities(np.array([release.sensitivity for release in releases.values()]))
+    affected = np.array([releases[workload].affected_releases for workload in workloads])
+    weights = [algorithm.release(bounds, workloads[0], t).weight for t in range(1, len(asked) + 1)]
+    listed = _listed(weights, asked, len(workloads), shares, target.mu_tuning)
+    noise = np.ones(len(workloads))
+    return Plan(algorithm.privacy, target.delta, noise, bounds, listed, affected, math.inf, unit=target.unit)
+
+
+def _listed(
+    weights: Sequence[float], asked: Participation, num_clients: int, shares: Mapping[str, float], mu_tuning: float
+) -> Releases:  # fmt: skip
+    """The releases of a run with rounds of these weights (T,), without evaluations. A client that is never sampled
+    has the other releases of one that is sampled once."""
+    clients = [np.asarray(sampled, dtype=np.int64) for sampled in asked]
+    each = enumerate(zip(clients, weights, strict=True), 1)
+    rounds = Releases(num_clients, tuple(PlannedRelease(ROUND, t, *own) for t, own in each))
+    trained, everybody = rounds.weights(ROUND), np.arange(num_clients)
+    whole = np.where(trained > 0, trained, rounds.heaviest) / (1 - sum(shares.values()))
+    when = {COUNTS: 0, INTERVALS: len(weights)}
+    others = [
+        PlannedRelease(what, when[what], everybody, whole * part) for what, part in shares.items() if part
+    ]
+    tuning = [PlannedRelease(TUNING, 0, everybody, mu_tuning**2, 1.0)] if mu_tuning else []
+    return replace(rounds, entries=(*tuning, *rounds.entries, *others))
+
+
+def _multipliers(plan: Plan, target: Target) -> Array:
     """Each client's noise multiplier (N,), computed for its own rounds, which are public.
 
     With a target epsilon, every client spends exactly the target. A client that is never sampled needs no noise; its
     multiplier here would meet the target if it were sampled once.
     """
+    listed = plan.releases
     if target.noise_multiplier:
-        return np.full(len(load.shares), target.noise_multiplier)
-    others = load.first + load.last
-    units = np.where(load.rounds_in > 0, load.shares, load.weights.max() + others) * load.affected_releases
+        return np.full(listed.num_clients, target.noise_multiplier)
+    once = np.where(listed.rounds_in > 0, 0.0, listed.heaviest)
+    units = (listed.weights(*TRAINED) + once) * plan.affected_releases
     return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
 
 
-def _own_rule(target: Target, algorithm: Planned, rounds_in: Array) -> Array | None:
+def _rule_of(algorithm: Planned, target: Target, rounds_in: Array) -> Array | None:
     """The noise multipliers (N,) for a target by the algorithm's own accounting, or None without one."""
     if not target.epsilon:
         return None
     counts, place = np.unique(np.maximum(rounds_in, 1), return_inverse=True)
     known = [algorithm.noise_multiplier(target.epsilon, target.delta, int(n)) for n in counts]
     return None if None in known else np.array(known, dtype=float)[place]
+
+
+def _check_rule(rule: Array | None, target: Target, others: bool) -> None:
+    """Raise SettingError if an accounting of the algorithm's own has no place for a release besides the rounds."""
+    require(
+        rule is None or target.training_share == 1,
+        "this method plans its noise by an accounting of its own, which has no place for tuning, nor for the "
+        "evaluation of a group: set privacy.tune-share to 0, and evaluate only if records are protected",
+    )
+    require(
+        rule is None or not others,
+        "this method plans its noise by an accounting of its own, which has no place for the counts from which "
+        "private ranges and survival curves follow, nor for intervals: give the schema's columns public ranges, "
+        "leave evaluation.survival-curve empty and evaluation.standard-errors false, or set noise-multiplier",
+    )

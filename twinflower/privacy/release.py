@@ -1,4 +1,4 @@
-"""What a client releases in a round, and its sensitivity: how far one record can move it.
+"""What a client releases in a round, how far one record can move it (its sensitivity), and its share of the budget.
 
 Neighbouring data sets differ by the replacement of one record, or of `Workload.replaced` records (`unit`). A local loop
 starts at a public point, with a public shift, and the numbers of its steps and rows are public:
@@ -12,10 +12,16 @@ The noise is a `work.Noise`; algorithms apply it to the value that they release 
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import numpy as np
+
+from ..arrays import Array
+from ..decimals import decimal
+from ..errors import SettingError, require
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
+from ..settings import LARGEST, SMALLEST, moderate
 
 MOST_DRAWN = 10.0
 """No draw of `mechanism.secret` is larger."""
@@ -42,6 +48,21 @@ class Release(NamedTuple):
     def spread(self) -> float:
         """sigma / noise_multiplier, in the unit of the released values."""
         return self.sensitivity / math.sqrt(self.weight)
+
+
+class Planned(Protocol):
+    """The part of an algorithm's interface that a privacy plan needs."""
+
+    @property
+    def privacy(self) -> str:
+        """Where the noise is added: "public-state" or "gradient"; "none" for an algorithm without privacy."""
+
+    def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
+        """The release of a client with this workload in a round."""
+
+    def noise_multiplier(self, epsilon: float, delta: float, releases: int) -> float | None:
+        """sigma / sensitivity of a release of weight 1, where (epsilon, delta) is the total budget of all of a client's
+        `releases`, by the method's own rule; None for exact accounting."""
 
 
 class Rounding(NamedTuple):
@@ -71,6 +92,21 @@ def gradient_release(bounds: Bounds, workload: Workload) -> Release:
     )
     affected_releases = min(workload.steps, epochs * batches)
     return Release(2 * bounds.gradient * workload.replaced_in_batch / workload.rows, affected_releases)
+
+
+def check_sensitivities(sensitivities: Array) -> None:
+    """SettingError unless these sensitivities of a run's releases are finite and above SMALLEST."""
+    require(
+        bool(np.isfinite(sensitivities).all()),
+        "the releases of this run have no finite sensitivity, because its local steps stretch every difference: "
+        "lower step-size, or local.max-steps",
+    )
+    smallest = sensitivities.min()
+    if not smallest > SMALLEST:
+        raise SettingError(
+            f"the sensitivity of a release must be above {SMALLEST:g}; got {smallest:g}: raise row-norm, clip-norm or "
+            "step-size"
+        )
 
 
 @lru_cache
@@ -184,3 +220,61 @@ def step_factor(bounds: Bounds, step_size: float, mu: float, curvature: float) -
     of the penalty plus a number from 0 to `curvature`."""
     low, high = bounds.penalty
     return max(abs(1 - step_size * (mu + low)), abs(1 - step_size * (mu + curvature + high)))
+
+
+# --- how rounds share a budget: by weights w_t (T,) with mean 1, so sigma_t ~ 1 / sqrt(w_t). The cost of a round is
+# proportional to its weight, and the total cost does not depend on the choice of the weights.
+
+LEAST_SHARE = 1e-3  # as a fraction of the mean weight
+
+
+def geometric(rounds: int, log_ratio: float) -> Array:
+    """Weights (T,) proportional to exp((T - t) log_ratio), so that later rounds get more; -inf <= log_ratio <= 0."""
+    to_go = np.arange(rounds - 1, -1, -1.0)
+    logs = np.zeros(rounds)
+    logs[:-1] = to_go[:-1] * log_ratio
+    return from_logs(logs)
+
+
+def between(rounds: int, corners: list[float]) -> Array:
+    """Weights (T,) interpolated geometrically between `corners`, which are evenly spaced over the run."""
+    places = np.linspace(0, len(corners) - 1, rounds)
+    return from_logs(np.interp(places, np.arange(len(corners)), np.log(corners)))
+
+
+def from_logs(logs: Array) -> Array:
+    """exp(logs), scaled to mean 1 and with no weight below about LEAST_SHARE.
+
+    The paper lets the first noises grow without bound: to infinity, and far before that to a size whose rounding
+    errors stay in the duals for good. All floors together take at most LEAST_SHARE of the budget from the other rounds,
+    so what the allocation minimises, sum q_t xi_t^2, is at most 1 + LEAST_SHARE times its least value; and no noise is
+    more than 32 times the static one.
+    """
+    weights = np.exp(logs - logs.max())
+    weights = np.maximum(weights / weights.mean(), LEAST_SHARE)
+    return weights / weights.mean()  # type: ignore[no-any-return]
+
+
+def read_shares(text: str) -> list[float]:
+    """Parse a setting such as "1, 10" into two or more numbers above 0; an empty text gives an empty list."""
+    try:
+        numbers = [decimal(word) for word in text.split(",")] if text else []
+    except ValueError:
+        numbers = [0.0]
+    good = all(number > 0 and moderate(number) for number in numbers) and len(numbers) != 1
+    if not good:
+        raise SettingError(
+            f"shares must be two or more comma-separated numbers from {SMALLEST:g} to {LARGEST:g}; got '{text}'"
+        )
+    return numbers
+
+
+@lru_cache(maxsize=8)
+def allocation(name: str, rounds: int, log_ratio: float = 0.0, shares: str = "") -> Array:
+    """The weights (T,) of one of ALLOCATIONS. They are cached because every round needs them."""
+    if name == "shares":
+        return between(rounds, read_shares(shares))
+    return geometric(rounds, log_ratio if name == "dynamic" else 0.0)
+
+
+ALLOCATIONS = ("dynamic", "static", "shares")

@@ -41,6 +41,11 @@ class Unit:
         """The number of rows that are protected together, 0 for all rows of a client (`LocalSchedule.group`)."""
         return {RECORD: 1, GROUP: self.size, SITE: 0}[self.kind]
 
+    @property
+    def parts(self) -> int:
+        """In how many parts of a client's rows, trained on and held out, it can be: 1 for a record, else 2."""
+        return 1 if self.rows == 1 else 2
+
     def covers(self, other: "Unit") -> bool:
         """Whether a guarantee for this unit is one for the other unit, too."""
         return (self.rows or math.inf) >= (other.rows or math.inf)

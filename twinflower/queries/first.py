@@ -14,6 +14,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..privacy.mechanism import GaussianNoise, seeded
+from ..privacy.plan import COUNTS
 from ..privacy.release import Release, Rounding
 from .query import Histogram, Part, Run
 
@@ -74,7 +75,7 @@ class First:
         run = self.run
         replaced = run.schedule.workload(int(run.partition.sizes[client])).replaced
         moved = replaced * math.sqrt(sum(query.squared_move for query in self.queries))
-        return run.plan.release_of(run.plan.first, client, moved) if run.plan else Release(moved)
+        return run.plan.release_of(COUNTS, client, moved) if run.plan else Release(moved)
 
     def sigma(self, client: int) -> float:
         """The standard deviation of the noise in a client's counts, 0 without privacy."""
@@ -100,10 +101,8 @@ class First:
         """What the counts of a private run cost, as text."""
         plan, rows = self.run.plan, self.run.partition.sizes.sum()
         assert plan
-        share = float((plan.first / plan.shares).max())
-        return (
-            f"for {share:.3g} of the budget; a total count of {rows} rows has noise of {self.total_sigma:.4g}"
-        )
+        noise = f"a total count of {rows} rows has noise of {self.total_sigma:.4g}"
+        return f"for {plan.releases.share(COUNTS):.3g} of the budget; {noise}"
 
     def agreed(self, counts: Array, clients: Index) -> Any:
         """The run with what follows from the counts (K, entries) of these clients (K,)."""

@@ -28,13 +28,13 @@ from ..models.intervals import LEVEL, share_interval
 from ..models.score_bins import ScoreBins
 from ..models.survival import TimeGrid
 from ..models.time_scores import TimeBins
-from ..privacy.counts import CountPlan, paid_twice
 from ..privacy.guard import Guard
 from ..privacy.mechanism import evaluation_draws, secret
-from ..privacy.plan import Plan
+from ..privacy.plan import EVALUATION, Plan, PlannedRelease
 from ..privacy.plan import Target as Budgeted
+from ..privacy.release import Release
 from ..problems.discrete_cox import interval_ends
-from .held_out_question import Found, HeldOutQuestion, most_moved
+from .held_out_question import Found, HeldOutQuestion
 from .held_out_settings import check_bins, check_evaluation, check_scores, released
 from .query import ModelQuery, Run, SiteAnswer, Table
 from .score_tables import from_records, tabulated, to_records
@@ -80,7 +80,7 @@ class HeldOut(ModelQuery):
         run, own = self.run, self.run.config.evaluation
         assert run.held is not None
         bins, sizes = score_bins(run.config, run.dataset.num_classes), run.held.sizes.tolist()
-        rounds = self.plan.rounds if self.plan else range(run.config.rounds + 1)
+        rounds = [own.round for own in self.releases] or range(run.config.rounds + 1)
         return HeldOutQuestion(rounds, bins, self._odds, own.errors, own.loss_bound, sizes)
 
     def _odds(self, x: Array) -> Array:
@@ -88,14 +88,18 @@ class HeldOut(ModelQuery):
         return self.question.bins.scores(self.run.objective, x, self.run.reference_rows)
 
     @property
-    def plan(self) -> CountPlan | None:
-        """The plan of the evaluations of a private run."""
-        return self.run.plan.evaluation if self.run.plan else None
+    def releases(self) -> list[PlannedRelease]:
+        """The evaluations of a private run."""
+        return self.run.plan.releases.of_kind(EVALUATION) if self.run.plan else []
+
+    def release(self, client: int) -> Release:
+        """What a private client releases after a round."""
+        assert self.run.plan
+        return self.question.release(self.question.sizes[client], self.run.plan.unit)
 
     def charged(self, plan: Plan, target: Budgeted) -> Plan:
         """The plan with the evaluations."""
-        sizes, moved = np.array(self.question.sizes), most_moved(self.question.bins)
-        return plan.with_evaluation(released(self.run.config), sizes, target, moved)
+        return plan.with_evaluation(released(self.run.config), np.flatnonzero(self.question.sizes), target)
 
     def check(self) -> None:
         """See `SiteQuery`."""
@@ -138,17 +142,17 @@ class HeldOut(ModelQuery):
 
     def sigma(self, client: int) -> float:
         """See `ModelQuery`."""
-        return self.plan.noise(client) if self.plan else 0.0
+        return self.releases[0].multiplier * self.release(client).spread if self.releases else 0.0
 
     def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer | None:
         """See `ModelQuery`; a private client without held-out rows has no answer."""
-        plan = self.plan
-        if guard is None or plan is None:
+        if guard is None or not self.releases:
             return SiteAnswer(replace(self.question, least_cell=site.survival_cell if site else 0))
-        if not plan.sizes[client]:
+        if not self.asks(client):
             return None
         draws = (lambda round_: secret) if guard.secret else evaluation_draws(self.run.config.seed, client)
-        return SiteAnswer(self.question, guard.counting(plan.multiplier, draws), plan.release(client))
+        counting = guard.counting(self.releases[0].multiplier, draws)
+        return SiteAnswer(self.question, counting, self.release(client))
 
     def draws(self, client: int, round_: int) -> Any:
         """See `ModelQuery`."""
@@ -156,7 +160,7 @@ class HeldOut(ModelQuery):
 
     def asks(self, client: int) -> bool:
         """See `ModelQuery`."""
-        return self.plan is None or bool(self.plan.sizes[client])
+        return not self.releases or bool(self.question.sizes[client])
 
     # --- the answers
 
@@ -215,13 +219,12 @@ class HeldOut(ModelQuery):
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
-        plan, bound = self.plan, self.question.bound
-        assert plan
-        rows, sigma = int(plan.sizes.sum()), self._total_sigma / self._weight
+        bound, rows, sigma = self.question.bound, sum(self.question.sizes), self._total_sigma / self._weight
         low, high = share_interval(rows / 2, rows, sigma)
         unit = "mean clipped loss" if bound else "accuracy"
+        rounds = [own.round for own in self.releases]
         text = (
-            f"{_after(plan.rounds)}, on {rows} held-out rows with noise of {sigma:.4g} in the total: {unit} to "
+            f"{_after(rounds)}, on {rows} held-out rows with noise of {sigma:.4g} in the total: {unit} to "
             f"+- {(high - low) / 2 * (bound or 1.0):.3g} at {LEVEL:.0%} in the worst case{self._by_bin}"
         )
         return [("evaluation at the clients", text), ("spent by evaluation", self.share_of_budget)]
@@ -235,8 +238,7 @@ class HeldOut(ModelQuery):
     @property
     def _total_sigma(self) -> float:
         """The standard deviation of the noise in the sum of all clients' releases."""
-        assert self.plan
-        return math.hypot(*(self.sigma(int(client)) for client in np.flatnonzero(self.plan.sizes)))
+        return math.hypot(*(self.sigma(int(client)) for client in np.flatnonzero(self.question.sizes)))
 
     @property
     def _by_bin(self) -> str:
@@ -256,20 +258,17 @@ class HeldOut(ModelQuery):
     def share_of_budget(self) -> str:
         """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
         plan = self.run.plan
-        assert plan and plan.evaluation
-        share = plan.evaluation.mu**2 / (plan.mu_limit**2 + plan.mu_tuning**2)
-        return f"{share:.3g} of the budget in mu^2, {_HOW[paid_twice(plan.unit)]}"
+        assert plan
+        share = plan.cost(EVALUATION).max() / (plan.mu_limit**2 + plan.mu_tuning**2)
+        return f"{share:.3g} of the budget in mu^2, {_HOW[plan.unit.parts]}"
 
     def noise_rows(self) -> list[tuple[str, ...]]:
         """See `SiteQuery`."""
-        plan = self.plan
-        if plan is None:
+        if not self.releases:
             return []
-        client = max(
-            range(len(plan.sizes)), key=lambda number: plan.noise(number) if plan.sizes[number] else 0.0
-        )
-        numbers = plan.multiplier, plan.release(client).sensitivity, 1.0, plan.noise(client)
-        return [("evaluation", str(plan.rounds[-1]), str(client), *(f"{number:.6g}" for number in numbers))]
+        client, last = max(range(len(self.question.sizes)), key=self.sigma), self.releases[-1]
+        numbers = last.multiplier, self.release(client).sensitivity, last.weight, self.sigma(client)
+        return [("evaluation", str(last.round), str(client), *(f"{number:.6g}" for number in numbers))]
 
 
 _HOW = {
@@ -291,6 +290,6 @@ def split(run: Any, client: int) -> str:
     Empty if there is no evaluation. Not shortened, because the server chooses the settings and could look for two with
     the same short digest.
     """
-    if not (run.plan and run.plan.evaluation):
+    if not (run.plan and run.plan.releases.of_kind(EVALUATION)):
         return ""
     return hashlib.sha256(f"{client} {run.config.result_digest}".encode()).hexdigest()

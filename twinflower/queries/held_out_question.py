@@ -6,7 +6,7 @@ also be counted by class and by bin of their score (`models.discrimination`), or
 (`models.time_scores`). A row is in one cell of one histogram, or of each of h histograms where there is one for each
 of h > 2 classes (`models.class_scores`), so replacing k records moves all counts together by at most k sqrt(2 h). They
 are released together with the sum, which is multiplied by sqrt(2 h): all these numbers together move by at most
-2 k sqrt h. `privacy.counts` says what this costs.
+2 k sqrt h. `privacy.plan` says what this costs.
 
 Without privacy a client sends the numbers themselves, of one model after each round.
 """
@@ -32,6 +32,8 @@ from ..models.evaluation import (
 )
 from ..models.score_bins import Counted, ScoreBins
 from ..models.time_scores import TimeTable
+from ..privacy.release import Release
+from ..privacy.unit import Unit
 from ..problems.interfaces import Batch, Objective, RowLosses
 from ..wire import doubles, packed
 from .query import ModelQuestion, Sent
@@ -196,6 +198,10 @@ class HeldOutQuestion(ModelQuestion):
         metrics: dict[str, Any] = {"correct": right, "accuracy": right / max(count, 1)}
         metrics |= {"scores": packed(scores.cells)} if scores else {}
         return loss, metrics | ({"errors": packed(np.array(errors))} if errors else {})
+
+    def release(self, rows: int, unit: Unit) -> Release:
+        """An answer with noise about so many rows, which all records that are protected together can move."""
+        return Release(float(min(unit.rows or rows, rows)) * most_moved(self.bins))
 
     def released(self, objective: Any, x: Array, rows: Batch) -> Array:
         """See `ModelQuestion`."""

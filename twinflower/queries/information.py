@@ -21,6 +21,7 @@ from ..models.newton import LEAST_CLEAR, Reference
 from ..models.released import Released, Units, released_size
 from ..privacy.guard import Guard
 from ..privacy.mechanism import Draws, seeded
+from ..privacy.plan import INTERVALS
 from ..privacy.release import Release
 from ..problems.discrete_cox import LINKS, CoxObjective
 from ..problems.interfaces import Batch
@@ -202,7 +203,7 @@ class StandardErrors(ModelQuery):
         run = self.run
         assert run.plan
         replaced = run.schedule.workload(int(run.partition.sizes[client])).replaced
-        return run.plan.release_of(run.plan.last, client, float(replaced))
+        return run.plan.release_of(INTERVALS, client, float(replaced))
 
     def sigma(self, client: int) -> float:
         """See `ModelQuery`."""
@@ -252,7 +253,7 @@ class StandardErrors(ModelQuery):
         """See `SiteQuery`."""
         plan = self.run.plan
         assert plan
-        share = float((plan.last / plan.shares).max())
+        share = plan.releases.share(INTERVALS)
         paid = f"for {share:.3g} of the budget" if share else "from the releases of the last round"
         return [("intervals", f"{paid}; {self._outlook}")]
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from twinflower.data.sets import OWN, OwnData
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.privacy.counts import paid_twice
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 
 from ...runs.privacy import large_delta
@@ -298,7 +297,7 @@ def _bounds(case: Case, privacy: Mapping[str, Any]) -> Section:
 def _evaluated(case: Case, privacy: Mapping[str, Any]) -> list[str]:
     """What the evaluation on held-out rows costs; empty without one."""
     mu, how = privacy.get("mu_evaluation"), IN_PARALLEL
-    if paid_twice(case.config.privacy.unit) == 2:
+    if case.config.privacy.unit.parts == 2:
         how = IN_ADDITION
     return [EVALUATED.format(mu=mu, how=how)] if mu else []
 
