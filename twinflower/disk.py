@@ -6,6 +6,7 @@ readers could share and that leaves the file readable, so there FILE.lock, next 
 """
 
 import os
+import time
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -19,6 +20,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+_PAUSE = 0.05  # seconds between two attempts to lock a file
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)  # on Windows files are texts by default
 
 
@@ -87,6 +89,17 @@ class LockableFile(FileIO):
         except Timeout:
             raise BlockingIOError(None, "it is locked by another process") from None
         self._beside = beside
+
+    def wait(self, patience: float, shared: bool = False) -> None:
+        """See `lock`; BlockingIOError only if the file is still locked after so many seconds."""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                return self.lock(shared)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_PAUSE)
 
     def close(self) -> None:
         """Close the file and release its lock."""

@@ -9,14 +9,13 @@ other settings choose, weigh or scale the rows in another way.
 
 import hashlib
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..disk import LockableFile, sync_folder
 from ..errors import WithheldError
 
-_PATIENCE, _PAUSE = 5.0, 0.02  # seconds
+_PATIENCE = 5.0  # seconds to wait for another process
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class ExactRounds:
         line = hashlib.sha256(f"{self.settings} {session} {round_} ".encode() + asked).hexdigest().encode()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with LockableFile(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
-            _lock(file)
+            self._lock(file)
             content = file.readall() or b""
             lines = content.split()  # one that was cut off counts, too
             if line in lines:
@@ -51,19 +50,15 @@ class ExactRounds:
             os.fsync(file.fileno())
         sync_folder(self.path.parent)
 
+    @staticmethod
+    def _lock(file: LockableFile) -> None:
+        try:
+            file.wait(_PATIENCE)
+        except BlockingIOError:
+            raise WithheldError("this site's count of its answers is locked by another process") from None
+
     def _spent(self) -> str:
         return (
             f"this site sends no score and information matrix: it has answered newton-rounds = {self.most} requests "
             "about these rows; its node config may allow more"
         )
-
-
-def _lock(file: LockableFile) -> None:
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return file.lock()
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise WithheldError("this site's count of its answers is locked by another process") from None
-            time.sleep(_PAUSE)

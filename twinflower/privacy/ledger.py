@@ -24,7 +24,6 @@ import math
 import os
 import re
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, fields, replace
@@ -38,7 +37,6 @@ from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, t
 from .unit import ONE_RECORD, RECORD, Unit
 
 _CHECKSUM = 16  # hexadecimal digits at the start of a line, followed by a space
-_PAUSE = 0.05  # seconds between two attempts to lock the file
 _TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # matches every incomplete line
 
 
@@ -120,7 +118,7 @@ class FileLedger:
             _told(path, "opened, and nothing is released", "lock"),
             LockableFile(path, "a+", opener=_open) as file,
         ):
-            _lock(file, self.patience)
+            file.wait(self.patience)
             yield
 
     @property
@@ -140,7 +138,7 @@ class FileLedger:
             with self._told("locked"):
                 if hasattr(os, "fchmod"):  # not on Windows
                     os.fchmod(file.fileno(), 0o600)
-                _lock(file, self.patience)
+                file.wait(self.patience)
             yield file
 
     def _read(self, file: LockableFile) -> bytes:
@@ -201,7 +199,7 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book | None:
     with _told(path, "opened"):
         file = LockableFile(path, "r", opener=_open)
     with file, _told(path, "read"):
-        _lock(file, patience, shared=True)
+        file.wait(patience, shared=True)
         book = _whole_lines(path, file.readall())
     if not book:
         return None
@@ -366,18 +364,6 @@ def _told(path: Path, done: str, kind: str = "ledger") -> Iterator[None]:
         raise LedgerError(f"the {kind} {path} is in use by another process") from None
     except OSError as error:
         raise LedgerError(f"the {kind} {path} cannot be {done}: {error.strerror}") from None
-
-
-def _lock(file: LockableFile, patience: float, shared: bool = False) -> None:
-    """Lock the file, waiting for at most `patience` seconds; BlockingIOError if it is still locked then."""
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            return file.lock(shared)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(_PAUSE)
 
 
 def _open(path: str, flags: int) -> int:

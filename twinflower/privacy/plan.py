@@ -279,10 +279,6 @@ class Plan:
         """A client's budget for this run, mu_limit^2."""
         return Budget(self.mu_limit**2)
 
-    def budget_of(self, client: int) -> Budget:
-        """The budget, with `planned` set to what this client will spend in this run."""
-        return replace(self.budget, planned=float(self._with_evaluations(self.mu_trained**2)[client]))
-
     @property
     def mu_limit_alone(self) -> float:
         """The largest mu that any client may reach against all other parties together."""
@@ -316,10 +312,11 @@ class Plan:
         identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of the
         client's rows. split: see `charges.Charge`; ignored for groups and sites, which pay for both parts.
         """
+        planned = float(self._with_evaluations(self.mu_trained**2)[client]) if seed is None else 0.0
         return Guard(
-            self.bounds, float(self.multipliers[client]), self.budget_of(client) if seed is None else self.budget,
-            ledger, (lambda round_: secret) if seed is None else partial(seeded, seed, client), secret=seed is None,
-            run=run, config=config, row_norm=row_norm, split=split if self.unit.parts == 1 else "",
+            self.bounds, float(self.multipliers[client]), replace(self.budget, planned=planned), ledger,
+            (lambda round_: secret) if seed is None else partial(seeded, seed, client), secret=seed is None, run=run,
+            config=config, row_norm=row_norm, split=split if self.unit.parts == 1 else "",
         )  # fmt: skip
 
 
