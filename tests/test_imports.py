@@ -40,7 +40,7 @@ def test_a_problem_loads_no_accountant(module):
 def test_numerics_know_nothing_of_flower():
     loaded = loaded_by(
         "import twinflower.data.sets, twinflower.rounds, twinflower.sums.plan; "
-        "from twinflower.privacy import audit, plan, simulated"
+        "from twinflower.privacy import audit, mechanism, plan"
     )
     assert not {name for name in loaded if name.partition(".")[0] == "flwr"}
 

@@ -175,7 +175,7 @@ def test_the_release_attains_its_charge_and_never_exceeds_it(objective, changes,
     assert 0.99 * attained * charge.sensitivity <= distance <= charge.sensitivity * (1 + 1e-9)
     assert charge.sensitivity == replaced and charge.round == 4
     assert charge.cost == pytest.approx((charge.sensitivity / charge.sigma) ** 2)
-    share = setup.config.privacy.interval_share
+    share = setup.config.privacy.shares.interval_share
     assert charge.cost == pytest.approx(share * setup.plan.mu_limit**2)
 
 

@@ -22,7 +22,7 @@ from twinflower.models.model import inferred
 from twinflower.models.released import Units
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import replay
-from twinflower.privacy.simulated import SimulatedNoise
+from twinflower.privacy.mechanism import SimulatedNoise
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
@@ -191,7 +191,7 @@ def test_the_rounds_cost_what_dp_accounting_says():
         accountant.compose(GaussianDpEvent(setup.plan.multipliers[0] / math.sqrt(release.weight)))
     assert_allclose(weights, np.array([1, 2, 4]) * 3 / 7)
     assert accountant.get_epsilon(1e-5) == pytest.approx(2.0, rel=1e-3)
-    assert gdp_epsilon(float(setup.plan.mu(setup.plan.shares).max()), 1e-5) == pytest.approx(2.0)
+    assert gdp_epsilon(float(setup.plan.mu.max()), 1e-5) == pytest.approx(2.0)
 
 
 # ------------------------------------------------------------------------------------------ steps

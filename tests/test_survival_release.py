@@ -150,7 +150,7 @@ def test_what_is_refused(changes, sentence):
 def test_the_counts_attain_their_charge_and_never_exceed_it(changes):
     """Replay: the worst move of the counts over the noise that a client adds is what its ledger is charged."""
     setup = run(PRIVATE | changes)
-    share = setup.config.privacy.survival_share
+    share = setup.config.privacy.shares.survival_share
     for client in range(3):
         counts, replaced = setup.first.counts_of(client), setup.config.privacy.unit.rows
         ledger = Noted()

@@ -48,8 +48,7 @@ import numpy as np
 from ..arrays import Array, Index
 from ..errors import SettingError, require
 from ..models.released import Released, Units, released_size
-from ..privacy.allocation import allocation
-from ..privacy.release import Release, Rounding
+from ..privacy.release import Release, Rounding, allocation
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch
 from ..problems.objectives import LinearModel

@@ -90,9 +90,7 @@ class PublishedRule:
     share: float
     clips_means: bool = False
 
-    def noise_multiplier(
-        self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int
-    ) -> float:
+    def noise_multiplier(self, epsilon: float, delta: float, workload: Workload, rows: int, rounds: int) -> float:
         """sigma / `published_sensitivity` of a client with this number of rows. In (36) the share q_i differs between
         clients; the total epsilon is the same for all of them."""
         share = workload.steps * workload.rows / rows
