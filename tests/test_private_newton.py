@@ -23,6 +23,7 @@ from twinflower.models.released import Units
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import replay
 from twinflower.privacy.mechanism import SimulatedNoise
+from twinflower.privacy.plan import INTERVALS
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
@@ -371,7 +372,7 @@ def test_intervals_come_from_the_releases_of_the_last_round(objective, tmp_path)
     for name, own in direct.information.arrays.items():
         assert_array_equal(wired.information.arrays[name], own)
         assert_allclose(arrays.information.arrays[name], own, rtol=1e-7, atol=1e-7)
-    assert not setup.plan.last.any() and query(setup, "information").answer(0, None) is None
+    assert not setup.plan.releases.of_kind(INTERVALS) and query(setup, "information").answer(0, None) is None
     write_run(direct, tmp_path / "run")
     found, kept = inferred(twinflower.load(tmp_path / "run")), direct.information
     assert found.remarks[0].startswith("the estimates are the last round's step")

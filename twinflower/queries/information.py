@@ -21,7 +21,7 @@ from ..models.newton import LEAST_CLEAR, Reference
 from ..models.released import Released, Units, released_size
 from ..privacy.guard import Guard
 from ..privacy.mechanism import Draws, seeded
-from ..privacy.plan import INTERVALS
+from ..privacy.plan import INTERVALS, ROUND
 from ..privacy.release import Release
 from ..problems.discrete_cox import LINKS, CoxObjective
 from ..problems.interfaces import Batch
@@ -209,9 +209,8 @@ class StandardErrors(ModelQuery):
         """See `ModelQuery`."""
         plan, method = self.run.plan, self.run.method
         if plan and method.sends_sums:
-            return float(
-                method.info.sigmas[client] * self.run.partition.sizes[client] / np.sqrt(plan.weights[-1])
-            )
+            last = plan.releases.of_kind(ROUND)[-1].weight
+            return float(method.info.sigmas[client] * self.run.partition.sizes[client] / np.sqrt(last))
         return float(plan.multipliers[client]) * self.release(client).spread if plan else 0.0
 
     def draws(self, client: int, round_: int) -> Draws:
