@@ -190,7 +190,7 @@ def test_the_rounds_cost_what_dp_accounting_says():
         release = setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(40), round_)
         weights.append(release.weight)
         accountant.compose(GaussianDpEvent(setup.plan.multipliers[0] / math.sqrt(release.weight)))
-    assert_allclose(weights, np.array([1, 2, 4]) * 3 / 7)
+    assert_allclose(weights, np.array([1, 4, 16]) * 3 / 21)
     assert accountant.get_epsilon(1e-5) == pytest.approx(2.0, rel=1e-3)
     assert gdp_epsilon(float(setup.plan.mu.max()), 1e-5) == pytest.approx(2.0)
 

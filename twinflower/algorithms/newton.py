@@ -151,7 +151,7 @@ class Newton(Algorithm):
     gradient_share: Annotated[
         float, Setting("with privacy, weight of the score against the information; 0: derived", between(0, 1))
     ] = 0.0
-    budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 0.5
+    budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 0.25
     privacy: str = "none"
     info: RunInfo = field(default=NO_INFO, kw_only=True)
 
