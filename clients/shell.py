@@ -36,7 +36,7 @@ from twinflower.problems.penalised import check_clipping
 from twinflower.queries import question_in
 from twinflower.queries.first import COUNTS_ROUND, FirstCounts
 from twinflower.queries.held_out_question import HeldOutQuestion
-from twinflower.queries.query import SiteAnswer
+from twinflower.queries.model_question import SiteAnswer
 from twinflower.wire import checked
 from twinflower.work import LocalWork, Noise, Report
 

@@ -28,7 +28,7 @@ from twinflower.privacy.guard import Guard
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.first import COUNTS_ROUND, FirstCounts
-from twinflower.queries.query import ModelQuestion, SiteAnswer
+from twinflower.queries.model_question import ModelQuestion, SiteAnswer
 from twinflower.wire import checked
 from twinflower.work import Noise, no_noise
 

@@ -17,7 +17,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, RunError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.queries.held_out_question import HeldOutQuestion
-from twinflower.queries.query import ModelQuestion, Sent
+from twinflower.queries.model_question import ModelQuestion, Sent
 from twinflower.wire import checked, expect_arrays, from_npy
 
 from .messages import NO_REPLY, Read, fit_request, fit_results, question_request, sort_replies

@@ -34,7 +34,7 @@ from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.queries.held_out_question import HeldOutQuestion, summed
-from twinflower.queries.query import SiteAnswer
+from twinflower.queries.model_question import SiteAnswer
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints

@@ -10,7 +10,8 @@ from problems import SMALL, small
 from twinflower.errors import ReplyError
 from twinflower.queries import QUERIES
 from twinflower.queries.held_out_question import HeldOutQuestion
-from twinflower.queries.query import ModelQuery, SiteAnswer
+from twinflower.queries.model_question import SiteAnswer
+from twinflower.queries.query import ModelQuery
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse

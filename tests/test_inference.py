@@ -26,7 +26,7 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.queries.exact_sums import smallest_cell
 from twinflower.queries.information import InformationQuestion
-from twinflower.queries.query import SiteAnswer
+from twinflower.queries.model_question import SiteAnswer
 from twinflower.simulation import cli
 from twinflower.simulation.arguments import show_coefficients
 from twinflower.simulation.report.present import report_run

@@ -31,7 +31,7 @@ from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.queries.held_out import split
 from twinflower.queries.held_out_question import HeldOutQuestion, summed
-from twinflower.queries.query import EVERY_ROUND
+from twinflower.queries.model_question import EVERY_ROUND
 from twinflower.simulation.report.messages import evaluated as closing_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_summary
@@ -70,7 +70,9 @@ def private(name="fedpdm-private", **keys):
 
 def at_sites(result):
     """The clients' columns of all evaluated rows of metrics.csv."""
-    rows = [[row[column] for column in query(result.setup, "evaluation").columns] for row in result.rows]
+    rows = [
+        [row[column] for column in query(result.setup, "evaluation").answers.columns] for row in result.rows
+    ]
     return [row for row in rows if not np.isnan(row[0])]
 
 

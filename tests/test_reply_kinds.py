@@ -27,7 +27,7 @@ from twinflower.privacy.plan import EVALUATION
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel
 from twinflower.queries.held_out_question import HeldOutQuestion
-from twinflower.queries.query import SiteAnswer
+from twinflower.queries.model_question import SiteAnswer
 from twinflower.simulation.runs.client_factory import client_of, store_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse

@@ -196,7 +196,7 @@ def _record(run: Run) -> dict[str, Any]:
         "rows": run.rows,
         "rounds": [done._asdict() for done in run.rounds],
         "answers": {
-            kind.name: kind.stored(answers[kind.name])
+            kind.name: kind.reported.stored(answers[kind.name])
             for kind in QUERIES
             if answers.get(kind.name) is not None
         },
@@ -229,7 +229,7 @@ def _continue(run: Run, record: Mapping[str, Any]) -> None:
     run.rows, run.rounds = record["rows"], list(map(_to_round, record["rounds"]))
     run.began -= run.rows[-1]["seconds"] if run.rows else 0.0
     run.answers = {
-        kind.name: kind.restored(record["answers"][kind.name])
+        kind.name: kind.reported.restored(record["answers"][kind.name])
         for kind in QUERIES
         if kind.name in record["answers"]
     }

@@ -14,7 +14,7 @@ from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
 from twinflower.models.score_bins import Counted
 from twinflower.models.survival import ACTUARIAL, SurvivalTable
-from twinflower.queries.score_tables import tables_of
+from twinflower.queries.held_out_answers import tables_of
 from twinflower.queries.survival import ALL_SITES
 
 from ..settings import Value

@@ -67,7 +67,7 @@ def write_run(run: Run, folder: Path, summary: Mapping[str, Any] | None = None) 
     write_text(folder / names.ROUNDS, "".join(map(_line, run.rounds)))
     _write_table(folder / names.CLIENTS, CLIENT_COLUMNS, run.clients())
     for query, found in _answered(run):
-        for file, columns, rows in query.files(found):
+        for file, columns, rows in query.answers.files(found):
             _write_table(folder / file, columns, rows)
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(run, folder)
@@ -104,7 +104,7 @@ def _write_model(run: Run, folder: Path) -> None:
         return
     _write_arrays(folder / names.MODEL, _models(run, run.model))
     for query, found in _answered(run):
-        if arrays := query.arrays(found):
+        if arrays := query.answers.arrays(found):
             _write_arrays(folder / f"{query.name}.npz", {"x": run.model, **arrays})
     _write_named(run.setup.objective, run.model, folder / names.MODULE)
 

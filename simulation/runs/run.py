@@ -98,8 +98,8 @@ class Run(Training):
         for query in self.setup.model_queries:
             answer = found.get(query.name)
             if answer is not None:
-                self.answers[query.name] = query.kept(self.answers.get(query.name), answer)
-            columns |= query.row(answer)
+                self.answers[query.name] = query.answers.kept(self.answers.get(query.name), answer)
+            columns |= query.answers.row(answer)
         return columns
 
     @property
@@ -239,7 +239,11 @@ class Run(Training):
             "warnings": self.warnings(),
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
-            **{key: own for kind in QUERIES for key, own in kind.summarised(answers.get(kind.name)).items()},
+            **{
+                key: own
+                for kind in QUERIES
+                for key, own in kind.reported.summarised(answers.get(kind.name)).items()
+            },
             "partition": described(self.setup),
             "facts": facts.known(self.setup).document,
             "site_names": list(self.setup.dataset.site_names) or None,

@@ -20,7 +20,7 @@ COLUMNS = (
 )
 CLIENT_COLUMNS = ("client", "rows", "asked", "used", "mu", "mu_alone")
 PATH_COLUMNS = ("weight", "error", "std_error", "rounds", "nonzeros", "choice")
-SITE_COLUMNS = tuple(name for query in QUERIES for name in query.known_columns)
+SITE_COLUMNS = tuple(name for query in QUERIES for name in query.reported.known_columns)
 POINT_COLUMNS = ("consensus", "distance", "optimality", "node_error", "suboptimality")
 EXTRA_COLUMNS = (
     *POINT_COLUMNS,

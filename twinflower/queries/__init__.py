@@ -13,7 +13,8 @@ from .first import First
 from .held_out import HeldOut
 from .held_out_settings import EvaluationShare, HeldOutSettings, RegressionSettings, ScorePolicy
 from .information import IntervalShare, StandardErrors, StandardErrorSettings
-from .query import Histogram, ModelQuery, ModelQuestion, SiteQuery
+from .model_question import ModelQuestion
+from .query import Histogram, ModelQuery, SiteQuery
 from .ranges import PrivateRanges
 from .survival import CurveSettings, CurveShare, PersonsPolicy, SurvivalCurve
 

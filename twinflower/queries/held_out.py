@@ -2,28 +2,18 @@
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from statistics import fmean
 from typing import Any
 
 import numpy as np
 
 from ..arrays import Array
-from ..data.columns import Target
 from ..errors import require
 from ..known_objectives import SURVIVAL
 from ..models.class_scores import ClassBins
 from ..models.discrimination import Bins
-from ..models.evaluation import (
-    COLUMNS,
-    ERROR_COLUMNS,
-    INTERVAL,
-    OWN_MODEL,
-    SCORE_COLUMNS,
-    private_columns,
-)
 from ..models.intervals import LEVEL, share_interval
 from ..models.score_bins import ScoreBins
 from ..models.survival import TimeGrid
@@ -34,13 +24,12 @@ from ..privacy.plan import EVALUATION, Plan, PlannedRelease
 from ..privacy.plan import Target as Budgeted
 from ..privacy.release import Release
 from ..problems.discrete_cox import interval_ends
-from .held_out_question import Found, HeldOutQuestion
+from .held_out_answers import HeldOutAnswers
+from .held_out_question import HeldOutQuestion
 from .held_out_settings import check_bins, check_evaluation, check_scores, released
-from .query import ModelQuery, Run, SiteAnswer, Table
-from .score_tables import from_records, tabulated, to_records
+from .model_question import SiteAnswer
+from .query import ModelQuery, Run
 from .survival import check_persons
-
-FILE = "scores.csv"
 
 
 def score_bins(config: Any, num_classes: int) -> ScoreBins:
@@ -62,7 +51,7 @@ class HeldOut(ModelQuery):
 
     kind = HeldOutQuestion
     name = kind.name
-    known_columns = (*COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
+    reported = HeldOutAnswers
 
     @classmethod
     def of(cls, run: Run) -> "HeldOut | None":
@@ -161,59 +150,6 @@ class HeldOut(ModelQuery):
     def asks(self, client: int) -> bool:
         """See `ModelQuery`."""
         return not self.releases or bool(self.question.sizes[client])
-
-    # --- the answers
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """See `SiteQuery`."""
-        own = self.run.config.evaluation
-        scores = SCORE_COLUMNS if own.bins else ()
-        if self.run.plan:
-            return (*private_columns(own.loss_bound), *scores)
-        personal = (OWN_MODEL,) if self.run.method.personal else ()
-        return (*COLUMNS, *personal, *scores, *(ERROR_COLUMNS if own.errors else ()))
-
-    def row(self, found: Found | None) -> dict[str, float]:
-        """The values of `columns`, NaN without answers; errors in units of the label. The mean of the scores by site is
-        that of the sites' own models."""
-        known = dict(found.metrics) if found else {}
-        if found and found.by_site:
-            known[OWN_MODEL] = fmean(found.by_site.values())
-        units = dict.fromkeys(ERROR_COLUMNS[1:], self._unit)
-        return {name: known.get(name, np.nan) * units.get(name, 1) for name in self.columns}
-
-    @property
-    def _unit(self) -> float:
-        """What the labels are divided by: half the width of the range in a schema, else 1."""
-        schema = self.run.dataset.schema
-        return schema.label.range.half if schema and isinstance(schema.label, Target) else 1.0
-
-    def kept(self, before: Found | None, found: Found) -> Found:
-        """The counts by bin are those of an earlier round, if there are none now."""
-        return found._replace(scores=found.scores or before.scores) if before else found
-
-    def files(self, found: Found) -> Iterator[Table]:
-        """The counts of every client by bin."""
-        if found.scores:
-            yield FILE, *tabulated(found.scores)
-
-    @classmethod
-    def summarised(cls, found: Found | None) -> dict[str, Any]:
-        """See `SiteQuery`."""
-        scores = found.by_site if found else {}
-        return {"held_out_by_site": {f"{site}": own for site, own in scores.items()} or None}
-
-    @classmethod
-    def stored(cls, found: Found) -> Any:
-        """See `SiteQuery`."""
-        return [dict(found.metrics), to_records(found.scores), list(found.by_site.items())]
-
-    @classmethod
-    def restored(cls, stored: Any) -> Found:
-        """See `SiteQuery`."""
-        metrics, scores, sites = stored
-        return Found(metrics, from_records(scores), dict(sites))
 
     # --- before the run
 

@@ -36,7 +36,7 @@ from ..privacy.release import Release
 from ..privacy.unit import Unit
 from ..problems.interfaces import Batch, Objective, RowLosses
 from ..wire import doubles, packed
-from .query import ModelQuestion, Sent
+from .model_question import ModelQuestion, Sent
 
 _PLACE = ("centre", "width")  # fields of a request: where the bins of the score lie
 _MOST_ROWS = 2**27  # of more, an interval takes minutes
@@ -118,41 +118,7 @@ class HeldOutQuestion(ModelQuestion):
             raise ReplyError(f"the number of rows must be a whole number from 0 to 2^27; got {sent.rows!r}")
         if len(self.sizes) and sent.rows != self.sizes[client]:
             raise ReplyError(f"the client must hold out {self.sizes[client]} rows; it reports {sent.rows}")
-        return self._read_noisy(sent) if private else self._read_exact(sent)
-
-    def _read_noisy(self, sent: Sent) -> Released:
-        value, sigma, rows = sent.metrics.get("value"), sent.metrics.get("sigma"), sent.rows
-        if type(value) is not float or not math.isfinite(value):
-            raise ReplyError(f"the noisy sum must be a finite number; got {value!r}")
-        if type(sigma) is not float or not 0 < sigma < math.inf or not rows:
-            raise ReplyError(
-                f"a noisy sum needs rows and a finite deviation above 0; got {rows} and {sigma!r}"
-            )
-        if not self.bins.number:
-            return Released(rows, value, sigma)
-        return Released.with_scores(rows, value, sigma, self._scores(sent, self.bins.shape), self.bins)
-
-    def _read_exact(self, sent: Sent) -> Evaluation:
-        loss, right, metrics = sent.loss, sent.metrics.get("correct"), sent.metrics
-        if "sigma" in metrics:
-            raise ReplyError("the reply has noise, and this run has no privacy")
-        if type(loss) is not float or not math.isfinite(loss):
-            raise ReplyError(f"the loss must be a finite number; got {loss!r}")
-        if type(right) is not float or right > sent.rows or right == -math.inf:
-            raise ReplyError(f"the number of correct rows must be at most {sent.rows}; got {right!r}")
-        table = self._table(sent) if self.bins.number else None
-        return Evaluation(sent.rows, loss, right, table, _errors(metrics) if "errors" in metrics else None)
-
-    def _table(self, sent: Sent) -> Counted:
-        """The table without noise in a reply; ReplyError unless it is one of so many rows."""
-        table = self.bins.exact(self._scores(sent, self.bins.exact_shape), sent.rows)
-        if table is None:
-            raise ReplyError(f"the counts by bin are not those of {sent.rows} rows")
-        return table
-
-    def _scores(self, sent: Sent, shape: tuple[int, ...]) -> Array:
-        """The counts by bin in a reply, in this shape; ReplyError if there are others."""
-        return doubles(sent.metrics.get("scores"), shape, "its table of scores for this number of bins")
+        return _read_noisy(sent, self.bins) if private else _read_exact(sent, self.bins)
 
     def found(self, answers: Mapping[int, Any], private: bool) -> "Found":
         """See `ModelQuestion`."""
@@ -238,6 +204,42 @@ class HeldOutQuestion(ModelQuestion):
     def stored_as(self, round_: int) -> int:
         """See `ModelQuestion`."""
         return round_
+
+
+def _read_noisy(sent: Sent, bins: ScoreBins) -> Released:
+    value, sigma, rows = sent.metrics.get("value"), sent.metrics.get("sigma"), sent.rows
+    if type(value) is not float or not math.isfinite(value):
+        raise ReplyError(f"the noisy sum must be a finite number; got {value!r}")
+    if type(sigma) is not float or not 0 < sigma < math.inf or not rows:
+        raise ReplyError(f"a noisy sum needs rows and a finite deviation above 0; got {rows} and {sigma!r}")
+    if not bins.number:
+        return Released(rows, value, sigma)
+    return Released.with_scores(rows, value, sigma, _scores(sent, bins.shape), bins)
+
+
+def _read_exact(sent: Sent, bins: ScoreBins) -> Evaluation:
+    loss, right, metrics = sent.loss, sent.metrics.get("correct"), sent.metrics
+    if "sigma" in metrics:
+        raise ReplyError("the reply has noise, and this run has no privacy")
+    if type(loss) is not float or not math.isfinite(loss):
+        raise ReplyError(f"the loss must be a finite number; got {loss!r}")
+    if type(right) is not float or right > sent.rows or right == -math.inf:
+        raise ReplyError(f"the number of correct rows must be at most {sent.rows}; got {right!r}")
+    table = _table(sent, bins) if bins.number else None
+    return Evaluation(sent.rows, loss, right, table, _errors(metrics) if "errors" in metrics else None)
+
+
+def _table(sent: Sent, bins: ScoreBins) -> Counted:
+    """The table without noise in a reply; ReplyError unless it is one of so many rows."""
+    table = bins.exact(_scores(sent, bins.exact_shape), sent.rows)
+    if table is None:
+        raise ReplyError(f"the counts by bin are not those of {sent.rows} rows")
+    return table
+
+
+def _scores(sent: Sent, shape: tuple[int, ...]) -> Array:
+    """The counts by bin in a reply, in this shape; ReplyError if there are others."""
+    return doubles(sent.metrics.get("scores"), shape, "its table of scores for this number of bins")
 
 
 def _errors(metrics: Mapping[str, Any]) -> Errors:

@@ -31,7 +31,8 @@ from ..settings import Setting
 from ..wire import doubles, packed
 from .exact_sums import check_exact_sums
 from .first import noisiest
-from .query import FRACTION_OF_BUDGET, ModelQuery, ModelQuestion, Run, Sent, SiteAnswer
+from .model_question import ModelQuestion, Sent, SiteAnswer
+from .query import FRACTION_OF_BUDGET, Answers, ModelQuery, Run
 
 Sums = Information | Released
 _ROUNDING = 1e-9
@@ -142,11 +143,20 @@ def _is_symmetric(matrix: Array) -> bool:
 # --- in a run
 
 
+class SumsAnswers(Answers):
+    """The sums of all clients, which are in a file of their own, not in a checkpoint."""
+
+    def arrays(self, found: Sums | None) -> Mapping[str, Any]:
+        """See `Answers`."""
+        return found.arrays if found else {}
+
+
 class StandardErrors(ModelQuery):
     """The sums of all clients from which standard errors follow."""
 
     kind = InformationQuestion
     name = kind.name
+    reported = SumsAnswers
 
     @classmethod
     def of(cls, run: Run) -> "StandardErrors | None":
@@ -241,10 +251,6 @@ class StandardErrors(ModelQuery):
     def allowing(self) -> Mapping[str, Any]:
         """See `SiteQuery`."""
         return {"standard-error-rows": 1}
-
-    def arrays(self, found: Sums | None) -> Mapping[str, Any]:
-        """See `SiteQuery`."""
-        return found.arrays if found else {}
 
     # --- before the run
 

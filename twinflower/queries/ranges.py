@@ -9,7 +9,7 @@ from ..arrays import Array, Index
 from ..data.columns import Range
 from ..data.ranges import Bins, Unscaled, pack_ranges, unpack_ranges
 from ..data.sets import Data
-from .query import Histogram, Run
+from .query import Answers, Histogram, Run
 
 _TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
@@ -48,11 +48,33 @@ class Found(NamedTuple):
     outside: Mapping[str, int]
 
 
+class RangeAnswers(Answers):
+    """The ranges, which summary.json repeats."""
+
+    @classmethod
+    def stored(cls, found: "Found") -> Any:
+        """See `Answers`."""
+        return [[(own.low, own.high) for own in found.ranges], found.outside]
+
+    @classmethod
+    def restored(cls, stored: Any) -> "Found":
+        """See `Answers`."""
+        ranges, outside = stored
+        return Found(tuple(Range(*own) for own in ranges), outside)
+
+    @classmethod
+    def summarised(cls, found: "Found | None") -> dict[str, Any]:
+        """See `Answers`."""
+        named = zip(found.outside, found.ranges, strict=True) if found else ()
+        return {"private_ranges": {name: [own.low, own.high] for name, own in named} or None}
+
+
 class PrivateRanges(Histogram):
     """The ranges of the columns whose schema says range = "private"."""
 
     name = "ranges"
     what = "counts for ranges"
+    reported = RangeAnswers
 
     @classmethod
     def of(cls, run: Run) -> "PrivateRanges | None":
@@ -123,23 +145,6 @@ class PrivateRanges(Histogram):
         """The run with its rows scaled."""
         named = tuple(zip(self._unscaled.schema.private, found.ranges, strict=True))
         return replace(run, dataset=run.dataset.scaled(found.ranges), ranges=named, outside=found.outside)
-
-    @classmethod
-    def stored(cls, found: "Found") -> Any:
-        """See `SiteQuery`."""
-        return [[(own.low, own.high) for own in found.ranges], found.outside]
-
-    @classmethod
-    def restored(cls, stored: Any) -> "Found":
-        """See `SiteQuery`."""
-        ranges, outside = stored
-        return Found(tuple(Range(*own) for own in ranges), outside)
-
-    @classmethod
-    def summarised(cls, found: "Found | None") -> dict[str, Any]:
-        """See `SiteQuery`."""
-        named = zip(found.outside, found.ranges, strict=True) if found else ()
-        return {"private_ranges": {name: [own.low, own.high] for name, own in named} or None}
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""

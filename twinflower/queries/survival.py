@@ -13,7 +13,7 @@ from ..known_objectives import SURVIVAL
 from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, TimeGrid
 from ..problems.discrete_cox import INTERVALS, interval_ends
 from ..settings import Setting, at_least, one_of
-from .query import FRACTION_OF_BUDGET, Histogram, Run, Table
+from .query import FRACTION_OF_BUDGET, Answers, Histogram, Run, Table
 
 FILE = "survival.csv"
 ALL_SITES = "all"  # in the column "client"
@@ -110,11 +110,43 @@ class Persons:
         """See `Part`."""
 
 
+class CurveAnswers(Answers):
+    """The persons of every client, and the curves that follow."""
+
+    def files(self, found: Mapping[int, SurvivalTable]) -> Iterator[Table]:
+        """The curve of all sites together, and that of each client, edge by edge."""
+        yield FILE, COLUMNS, self._rows(found)
+
+    def _rows(self, persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
+        sites = self.run.dataset.site_names
+        tables = [
+            (ALL_SITES, ALL_SITES, SurvivalTable.together(persons.values())),
+            *((f"{i}", sites[i] if sites else "", own) for i, own in persons.items()),
+        ]
+        for client, site, table in tables:
+            estimate = ACTUARIAL if table.actuarial else KAPLAN_MEIER
+            for row in zip(*table.curve(), strict=True):
+                yield dict(zip(COLUMNS, (client, site, *row, table.sigma, estimate), strict=True))
+
+    @classmethod
+    def stored(cls, found: Mapping[int, SurvivalTable]) -> Any:
+        """See `Answers`."""
+        return [[i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in found.items()]
+
+    @classmethod
+    def restored(cls, stored: Any) -> dict[int, SurvivalTable]:
+        """See `Answers`."""
+        return {
+            i: SurvivalTable(np.array(cells), np.array(edges), *others) for i, cells, edges, *others in stored
+        }
+
+
 class SurvivalCurve(Histogram):
     """The numbers of events and of censored persons by intervals of time, at every client."""
 
     name = "survival"
     what = "counts of persons"
+    reported = CurveAnswers
     squared_move = 2  # a person is in one cell
 
     @classmethod
@@ -172,30 +204,3 @@ class SurvivalCurve(Histogram):
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
         return [("survival curve", f"in {len(self.grid.edges)} intervals, {self.run.first.cost}")]
-
-    def files(self, found: Mapping[int, SurvivalTable]) -> Iterator[Table]:
-        """The curve of all sites together, and that of each client, edge by edge."""
-        yield FILE, COLUMNS, self._rows(found)
-
-    def _rows(self, persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
-        sites = self.run.dataset.site_names
-        tables = [
-            (ALL_SITES, ALL_SITES, SurvivalTable.together(persons.values())),
-            *((f"{i}", sites[i] if sites else "", own) for i, own in persons.items()),
-        ]
-        for client, site, table in tables:
-            estimate = ACTUARIAL if table.actuarial else KAPLAN_MEIER
-            for row in zip(*table.curve(), strict=True):
-                yield dict(zip(COLUMNS, (client, site, *row, table.sigma, estimate), strict=True))
-
-    @classmethod
-    def stored(cls, found: Mapping[int, SurvivalTable]) -> Any:
-        """See `SiteQuery`."""
-        return [[i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in found.items()]
-
-    @classmethod
-    def restored(cls, stored: Any) -> dict[int, SurvivalTable]:
-        """See `SiteQuery`."""
-        return {
-            i: SurvivalTable(np.array(cells), np.array(edges), *others) for i, cells, edges, *others in stored
-        }
