@@ -30,7 +30,7 @@ sys.path.insert(0, str(HERE.parent))
 from twinflower.errors import DataError  # noqa: E402
 from twinflower.simulation.results.reading import read_rows, read_summary  # noqa: E402
 from twinflower.simulation.results.writing import write_config  # noqa: E402
-from twinflower.simulation.runtimes.engine import CONNECTION, SUPERLINK, Engine, engine  # noqa: E402
+from twinflower.simulation.runtimes.flower import CONNECTION, SUPERLINK, Engine, engine  # noqa: E402
 from twinflower.simulation.settings import Config, parse  # noqa: E402
 from twinflower.simulation.settings.toml import to_toml  # noqa: E402
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import psutil
 from engine import JOB, STEPS, stock_words
 
-from twinflower.simulation.runtimes.deployment import Deployment, deployment
+from twinflower.simulation.runtimes.rehearsal import Deployment, deployment
 from twinflower.simulation.settings import Config, parse
 
 NODES = 3

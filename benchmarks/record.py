@@ -34,7 +34,7 @@ from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.runs.run import Run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
-from twinflower.simulation.runtimes.engine import Engine, engine
+from twinflower.simulation.runtimes.flower import Engine, engine
 from twinflower.simulation.settings import Config
 from twinflower.simulation.settings.experiment import read_experiment
 

@@ -28,11 +28,11 @@ from scipy.special import expit
 from threadpoolctl import threadpool_limits
 
 from twinflower.data.sets import Dataset
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.computing import reuse_freed_memory
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 from twinflower.simulation.settings import Config, parse
 
 CLIENTS, SAMPLED, ROWS, CLASSES, FEATURES, STEPS, BATCH = 100, 30, 600, 10, 785, 10, 10
@@ -207,7 +207,7 @@ def methods_table(rounds: int) -> list[str]:
 def flower_line(rounds: int) -> str:
     """Flower's stock engine on the digits job with as many rounds; start-up is reported separately."""
     from twinflower.simulation.results.reading import read_rows
-    from twinflower.simulation.runtimes.engine import engine
+    from twinflower.simulation.runtimes.flower import engine
 
     config = parse({"clients.count": 10, "rounds": rounds, "evaluation.every": 1, "local.max-steps": STEPS})
     with tempfile.TemporaryDirectory() as out, engine() as flower:

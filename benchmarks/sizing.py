@@ -29,8 +29,8 @@ from nodes import processor_seconds
 
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.setup import prepare
-from twinflower.simulation.runtimes.deployment import Deployment, deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.rehearsal import Deployment, deployment
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import Config, parse
 

@@ -16,7 +16,7 @@ from flwr.app import Error, Message
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import janitor
-from twinflower.simulation.runtimes.engine import CONNECTION, SUPERLINK, command_of
+from twinflower.simulation.runtimes.flower import CONNECTION, SUPERLINK, command_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
 

@@ -20,7 +20,7 @@ import psutil
 from deployed import await_, kill_node, resume, status_of, stop_superlink
 
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.runtimes.engine import SUPERLINK
+from twinflower.simulation.runtimes.flower import SUPERLINK
 
 NODES = 5
 PROXIED, ON_SMALL_DISK = 0, 4  # nodes

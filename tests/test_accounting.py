@@ -25,11 +25,10 @@ from twinflower.settings import settings_of
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.run import Run
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 
 # ------------------------------------------------------------------------------- a client with a bad row
 

@@ -32,8 +32,8 @@ from twinflower.problems.objectives import LinearModel
 from twinflower.problems.regularisers import L1
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.runs.client_factory import guard_of
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 
 ROUNDS = 3
 ROOT = Path(__file__).resolve().parent.parent

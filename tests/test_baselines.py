@@ -35,9 +35,9 @@ from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO, Ball, Box, ElasticNet, GroupL1, WeightedL1Box
 from twinflower.randomness import participants
 from twinflower.rounds import rounds
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 from twinflower.work import LocalWork, no_noise
 
 KEY = np.array(0, dtype=np.uint64)

@@ -13,8 +13,7 @@ import yaml
 
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.reading import read_summary
-from twinflower.simulation.runtimes.deployment import Deployment, make_certificates, make_node_key
-from twinflower.simulation.runtimes.engine import (
+from twinflower.simulation.runtimes.flower import (
     CONNECTION,
     command_of,
     configure_flower_env,
@@ -22,6 +21,7 @@ from twinflower.simulation.runtimes.engine import (
     write_connection,
 )
 from twinflower.simulation.runtimes.processes import free_ports, temporary_workspace
+from twinflower.simulation.runtimes.rehearsal import Deployment, make_certificates, make_node_key
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples" / "containers"

@@ -23,11 +23,10 @@ from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import flatten
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.simulation.settings import parse
 from twinflower.strategies import STRATEGIES
 from twinflower.sums.noise import SimulatedSums

@@ -35,7 +35,7 @@ from documents import documented, run_documented
 from numpy.testing import assert_array_equal
 from problems import VARIANTS
 
-import twinflower.simulation.runtimes.deployment
+import twinflower.simulation.runtimes.rehearsal
 from twinflower.algorithms import ALGORITHMS
 from twinflower.clients.sums import Masks
 from twinflower.data.schema_file import read_schema
@@ -47,8 +47,7 @@ from twinflower.simulation.runs.client_factory import store_of
 from twinflower.simulation.runs.identity import read_identity
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess, janitor
-from twinflower.simulation.runtimes.deployment import Deployment, deployment
-from twinflower.simulation.runtimes.rehearsal import exchange_keys, rehearse
+from twinflower.simulation.runtimes.rehearsal import Deployment, deployment, exchange_keys, rehearse
 from twinflower.simulation.settings import parse
 from twinflower.sums.grid import add
 from twinflower.sums.masks import roster_of
@@ -270,7 +269,7 @@ def test_tls_and_registered_nodes_only(tmp_path):
         for number in range(3):
             running.register(number)
             running.start_node(number, 3, own | {"state-dir": str(running.home / f"state-{number}")})
-        from twinflower.simulation.runtimes.deployment import make_node_key
+        from twinflower.simulation.runtimes.rehearsal import make_node_key
 
         make_node_key(running.home / "stranger")
         running.start_node(3, 4, own, key="stranger")
@@ -304,9 +303,9 @@ def test_the_documented_certificates_and_keys(tmp_path, monkeypatch):
         return path.with_name(f"{path.name}.pub")
 
     monkeypatch.setattr(
-        twinflower.simulation.runtimes.deployment, "make_certificates", partial(run_documented, "openssl")
+        twinflower.simulation.runtimes.rehearsal, "make_certificates", partial(run_documented, "openssl")
     )
-    monkeypatch.setattr(twinflower.simulation.runtimes.deployment, "make_node_key", node_key)
+    monkeypatch.setattr(twinflower.simulation.runtimes.rehearsal, "make_node_key", node_key)
     config = parse({"clients.count": 2, "rounds": 2})
     rehearse(config, tmp_path / "run", secure=True)
     assert_array_equal(np.load(tmp_path / "run" / "model.npz")["x"], inprocess.train(prepare(config)).model)

@@ -28,11 +28,10 @@ from twinflower.problems.objectives import make_objective
 from twinflower.simulation.report.messages import row_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.simulation.settings import parse
 from twinflower.strategies import SiteEvaluation
 

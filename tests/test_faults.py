@@ -17,9 +17,8 @@ from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
 from twinflower.simulation.app.server_app import BUNDLE
 from twinflower.simulation.results.status import status
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.strategies.nodes import meet
 from twinflower.work import LocalWork, no_noise
 

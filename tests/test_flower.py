@@ -26,7 +26,7 @@ from twinflower.simulation.report.messages import guarantee
 from twinflower.simulation.results.reading import read_rows, read_scores
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
-from twinflower.simulation.runtimes.engine import engine
+from twinflower.simulation.runtimes.flower import engine
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse
 from twinflower.strategies import FedPDM
@@ -193,8 +193,8 @@ def test_an_app_may_bring_its_own_twinflower(tmp_path):
     """`flwr run` looks the app's modules up in the app's folder, also where our command started it."""
     app = faulty_app.build(tmp_path / "twinflower-faulty")
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        words = [str(listening.getsockname()[1]), "build", "--app", str(app)]
-        command = [sys.executable, "-P", "-m", "twinflower.simulation.runtimes.flwr_ready", *words]
+        words = ["flwr", str(listening.getsockname()[1]), "build", "--app", str(app)]
+        command = [sys.executable, "-P", "-m", "twinflower.simulation.runtimes.flower_commands", *words]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(tmp_path.glob("*.fab"))

@@ -28,8 +28,8 @@ from twinflower.models.evaluation import evaluate as at_site
 from twinflower.models.evaluation import pooled
 from twinflower.simulation.app import client_app
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 
 NO_PROX = {"regulariser__name": "none", "clients__per_round": 0}
 

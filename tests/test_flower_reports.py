@@ -12,7 +12,7 @@ from twinflower.errors import DataError, RunError
 from twinflower.simulation.app.client_app import rehearsed
 from twinflower.simulation.app.redact_errors import discreet
 from twinflower.simulation.runtimes import flower_internals, progress
-from twinflower.simulation.runtimes.engine import Engine, configure_flower_env, reports_in
+from twinflower.simulation.runtimes.flower import Engine, configure_flower_env, reports_in
 from twinflower.simulation.runtimes.processes import temporary_workspace
 from twinflower.simulation.runtimes.progress import Report
 from twinflower.strategies.messages import fit_request, properties_request

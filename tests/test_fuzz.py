@@ -17,8 +17,8 @@ from problems import VARIANTS, one_of_each, small
 
 from twinflower.clients.records import encode
 from twinflower.errors import ReplyError, RunError
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 from twinflower.strategies.messages import sort_replies
 from twinflower.strategies.nodes import meet, note_partition
 from twinflower.wire import from_npy, to_npy

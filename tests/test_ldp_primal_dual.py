@@ -25,10 +25,9 @@ from twinflower.problems.interfaces import Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO, WeightedL1Box
 from twinflower.simulation.runs.advice import outlook, warnings
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 
 N, D = 6, 5
 

@@ -23,10 +23,9 @@ from twinflower.errors import ReplyError
 from twinflower.problems.batches import LocalSchedule
 from twinflower.simulation.app import client_app, entry
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.strategies.messages import fit_results
 
 

@@ -15,9 +15,9 @@ from twinflower.problems.batches import Batches
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.randomness import participants
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 
 
 def models_of(setup, grid):

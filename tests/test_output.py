@@ -10,9 +10,9 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.local import LocalMethod
 from twinflower.clients.records import record_of
 from twinflower.errors import SettingError
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 
 METHODS = variants_of(LocalMethod)
 HALF = (7, {}, 4)

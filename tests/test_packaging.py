@@ -61,7 +61,7 @@ def test_the_wheel_brings_the_command_line(wheel):
 
 def test_the_wheel_makes_the_app_that_flower_runs(wheel, tmp_path):
     """It has the checkout's settings, and components that the wheel holds; no file of the checkout is asked for."""
-    code = f"import pathlib, twinflower.simulation.runtimes.engine as e; e.own_app(pathlib.Path({str(tmp_path)!r}))"
+    code = f"import pathlib, twinflower.simulation.runtimes.flower as e; e.own_app(pathlib.Path({str(tmp_path)!r}))"
     subprocess.run([sys.executable, "-c", code], cwd=wheel, check=True)
     made, ours = (
         tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]

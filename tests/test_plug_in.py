@@ -30,7 +30,7 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.regularisers import L1
-from twinflower.simulation.runtimes.engine import (
+from twinflower.simulation.runtimes.flower import (
     CONNECTION,
     configure_flower_env,
     start_superlink,

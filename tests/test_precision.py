@@ -28,11 +28,11 @@ from twinflower.rounds import Problem, rounds
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of, guard_of
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import Cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import strategy_of
 from twinflower.simulation.settings import parse
 
 EPSILON = float(np.finfo(np.float32).eps)

@@ -36,11 +36,10 @@ from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.privacy import spent
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare, prepare_seeds
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.work import LocalWork, no_noise

@@ -36,7 +36,6 @@ from twinflower.simulation.report.messages import evaluated as closing_line
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import server
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.privacy import accounts, spent
@@ -44,6 +43,7 @@ from twinflower.simulation.runs.rows import all_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import evaluation as evaluation_of
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.charged import Charged
@@ -616,7 +616,7 @@ def test_a_client_must_hold_out_as_many_rows_as_the_settings_say(caplog):
     """Else one client could claim millions of rows, and its accuracy would be that of the run."""
     setup = private()
     InProcessGrid(setup)  # gives Flower's messages an identity
-    evaluation = server.evaluation(setup, lambda round_: False)
+    evaluation = evaluation_of(setup, lambda round_: False)
     assert list(evaluation.question.sizes) == setup.held.sizes.tolist()
     evaluation.evaluates = lambda round_: True
     nodes = {client: client + 1 for client in range(setup.config.clients.count)}

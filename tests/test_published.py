@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from twinflower.simulation.runtimes.engine import (
+from twinflower.simulation.runtimes.flower import (
     CONNECTION,
     configure_flower_env,
     start_superlink,

@@ -43,9 +43,8 @@ from twinflower.simulation.runs.client_factory import client_of, guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
-from twinflower.simulation.runtimes.deployment import deployment
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.rehearsal import at_sites
+from twinflower.simulation.runtimes.rehearsal import at_sites, deployment
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.tuning.validation import held_out

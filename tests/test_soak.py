@@ -25,7 +25,7 @@ from twinflower.privacy.ledger import read_ledger
 from twinflower.simulation.runs.client_factory import client_of, guard_of, ledger_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import janitor
-from twinflower.simulation.runtimes.deployment import deployment
+from twinflower.simulation.runtimes.rehearsal import deployment
 from twinflower.simulation.settings import parse
 
 pytestmark = pytest.mark.soak

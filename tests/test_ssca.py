@@ -23,11 +23,10 @@ from twinflower.problems.constraints import parse_constraints
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1
-from twinflower.simulation.runs.server import strategy_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
-from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.simulation.settings import parse
 from twinflower.work import LocalWork, no_noise
 

@@ -16,7 +16,7 @@ from flwr.clientapp.client_app import ClientAppException
 
 from twinflower.disk import LockableFile
 from twinflower.errors import DataError, RunError, SettingError
-from twinflower.simulation.runtimes import engine, processes
+from twinflower.simulation.runtimes import flower, processes
 from twinflower.simulation.runtimes.processes import temporary_workspace, without_proxy
 from twinflower.strategies.messages import short
 from twinflower.strategies.nodes import _too_few
@@ -60,7 +60,7 @@ def test_a_process_that_we_start_reaches_this_machine_past_a_dead_proxy(name, mo
 def test_flowers_error_in_json_is_a_sentence(tmp_path, monkeypatch):
     text = "Using SuperLink: ours\n Listing all runs...\n\nConnection to the SuperLink is unavailable."
     monkeypatch.setattr(
-        engine.Engine, "flwr", lambda *words: json.dumps({"success": False, "error-message": text})
+        flower.Engine, "flwr", lambda *words: json.dumps({"success": False, "error-message": text})
     )
     place = processes.Workspace(tmp_path, dict(os.environ), tmp_path)
     place.log("flwr-run").write_text("it ended\n")
@@ -68,7 +68,7 @@ def test_flowers_error_in_json_is_a_sentence(tmp_path, monkeypatch):
         "flwr cannot list its runs: .* Connection to the SuperLink is unavailable.; the end of .*flwr-run.log"
     )
     with pytest.raises(RunError, match=sentence):
-        engine.Engine(place, 1, SimpleNamespace(lines=list)).last_status()
+        flower.Engine(place, 1, SimpleNamespace(lines=list)).last_status()
 
 
 # ------------------------------------------------------------------------------------- causes

@@ -41,7 +41,7 @@ from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
-from twinflower.simulation.runtimes.engine import engine
+from twinflower.simulation.runtimes.flower import engine
 from twinflower.simulation.settings import parse
 from twinflower.torch import ModuleObjective, batched
 

@@ -1,7 +1,7 @@
-"""The driver of runs by messages: a strategy over any Flower grid."""
+"""The driver of runs by messages, a strategy over any Flower grid, and what the server of a run gets."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,71 @@ from flwr.serverapp import Grid
 
 from twinflower.arrays import Array, Index
 from twinflower.clients.records import record_of
-from twinflower.strategies import StarStrategy
+from twinflower.strategies import STRATEGIES, SiteEvaluation, StarStrategy, SumStrategy
+from twinflower.strategies.questions import Agreement, collect
 
 from ..results.checkpoint import Checkpoints
-from ..runs import server
 from ..runs.run import Progress, Run
 from ..runs.setup import PreparedRun
 from .course import drive
+
+
+def strategy_of(
+    setup: PreparedRun,
+    deployed: bool = False,
+    evaluation: SiteEvaluation | None = None,
+    agreement: Agreement | None = None,
+) -> StarStrategy:
+    """The Flower strategy of the run. deployed: in a run of sums, always use masks, as deployed sites do.
+
+    evaluation: at the clients, by default none. agreement: of the clients on private ranges.
+    """
+    clients, server = setup.config.clients, setup.config.server
+    kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
+    if setup.sums:
+        kind = partial(SumStrategy, masks=deployed or setup.config.privacy.masks)
+    return kind(
+        setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,
+        min_replies=server.min_replies, void_rounds=server.void_rounds, max_norm=server.max_norm or np.inf,
+        first_round=clients.first_round, evaluation=evaluation, agreement=agreement,
+    )  # fmt: skip
+
+
+def evaluation(setup: PreparedRun, wants: Callable[[int], bool]) -> SiteEvaluation:
+    """How the server lets the clients evaluate; wants: after which rounds in a run without privacy."""
+    for query in setup.model_queries:
+        if query.kind.default:
+            question = query.question
+            return SiteEvaluation(question.rounds.__contains__ if setup.plan else wants, question)
+    return SiteEvaluation()
+
+
+def agreement(setup: PreparedRun, keep: Callable[[Array, Index], None]) -> Agreement | None:
+    """The request for the counts by messages, None if there are none; keep: called with all counts and clients."""
+    first = setup.first
+    if first is None:
+        return None
+
+    def content(counts: Array, clients: Index) -> bytes:
+        keep(counts, clients)
+        return first.content(counts, clients)
+
+    return Agreement(first.entries, content)
+
+
+def last_answers(setup: PreparedRun, strategy: StarStrategy, x: Array) -> tuple[dict[str, Any], list[str]]:
+    """What all clients answer about the final model x (d,), by the name of the question, and a sentence for each
+    question that a client does not answer."""
+    stamp, private = strategy.training.stamp(setup.config.rounds), setup.plan is not None
+    found: dict[str, Any] = {}
+    missing: list[str] = []
+    for query in setup.model_queries:
+        if not query.kind.default:
+            found[query.name], why = query.of_rounds(strategy.server), ""
+            if found[query.name] is None:
+                found[query.name], why = collect(strategy.exchange, query.question, x, stamp, private)
+            missing += filter(None, [why])
+    return found, missing
 
 
 def run_strategy(
@@ -46,8 +104,7 @@ class _Messages:
     def strategy(self) -> StarStrategy:
         """The strategy; it is made when the run goes on, with what the clients had agreed on before."""
         setup, deployed = self.run.setup, self.run.runtime == "deployment"
-        evaluation = server.evaluation(setup, self.run.wants)
-        return server.strategy_of(setup, deployed, evaluation, server.agreement(setup, self._agree))
+        return strategy_of(setup, deployed, evaluation(setup, self.run.wants), agreement(setup, self._agree))
 
     def _agree(self, counts: Array, clients: Index) -> None:
         """Evaluate from now on with what follows from these clients' counts before round 1."""
@@ -79,4 +136,4 @@ class _Messages:
 
     def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
         """See `Driver`."""
-        return server.last_answers(run.setup, self.strategy, run.x)
+        return last_answers(run.setup, self.strategy, run.x)
