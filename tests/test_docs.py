@@ -101,6 +101,13 @@ def test_the_documented_node_config_and_run_config_belong_together(tmp_path):
     assert any("a run may plan up to epsilon 8 (max-epsilon; the budget leaves 10)" in line for line in right)
 
 
+def test_the_files_to_open_for_a_change_exist():
+    rows = tables((ROOT / "CONTRIBUTING.md").read_text())["to change this"]
+    files = [re.findall(r"`([a-z]+/[\w./]*)`", where) for _, where in rows]
+    assert len(rows) >= 14 and sum(map(bool, files)) >= 14
+    assert not [file for named in files for file in named if not (ROOT / file).exists()]
+
+
 def test_the_table_of_the_node_config_has_every_key():
     rows = tables((ROOT / "docs" / "deployment.md").read_text())["node config"]
     assert set(settings_of(Site)) <= set(re.findall(r"`([\w-]+)`", " ".join(key for key, _ in rows)))

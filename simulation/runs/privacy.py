@@ -15,6 +15,7 @@ from twinflower.privacy.plan import COUNTS, EVALUATION, INTERVALS, TUNING, Plan,
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model
+from twinflower.queries import QUERIES
 from twinflower.queries.query import Histogram, SiteQuery
 from twinflower.sums.plan import SumPlan
 
@@ -59,10 +60,8 @@ def _shares(queries: Sequence[SiteQuery]) -> dict[str, float]:
         shares[kind] = shares.get(kind, 0.0) + query.share
     total = sum(shares.values())
     if not total < 1:
-        raise SettingError(
-            "data.range-share, privacy.survival-share and privacy.interval-share must add up to less than 1; got "
-            f"{total:g} in all"
-        )
+        *keys, last = (query.share_key for query in QUERIES if query.share_key)
+        raise SettingError(f"{', '.join(keys)} and {last} must add up to less than 1; got {total:g} in all")
     return shares
 
 

@@ -157,6 +157,7 @@ class StandardErrors(ModelQuery):
     kind = InformationQuestion
     name = kind.name
     reported = SumsAnswers
+    share_key = "privacy.interval-share"
 
     @classmethod
     def of(cls, run: Run) -> "StandardErrors | None":

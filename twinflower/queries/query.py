@@ -155,6 +155,8 @@ class SiteQuery(ABC):
 
     name: ClassVar[str]
     reported: ClassVar[type[Answers]] = Answers
+    share_key: ClassVar[str] = ""
+    """The setting of `share`, if it has one and adds to those of other questions."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -75,6 +75,7 @@ class PrivateRanges(Histogram):
     name = "ranges"
     what = "counts for ranges"
     reported = RangeAnswers
+    share_key = "data.range-share"
 
     @classmethod
     def of(cls, run: Run) -> "PrivateRanges | None":

@@ -147,6 +147,7 @@ class SurvivalCurve(Histogram):
     name = "survival"
     what = "counts of persons"
     reported = CurveAnswers
+    share_key = "privacy.survival-share"
     squared_move = 2  # a person is in one cell
 
     @classmethod
