@@ -4,8 +4,10 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from site_files import three_sites
 from test_survival import SCHEMA, patients
 
 from twinflower.queries import QUERIES
-from twinflower.simulation.report import charts, console, document
+from twinflower.simulation.report import charts, console, document, present, sections
 from twinflower.simulation.report.charts import chart
 from twinflower.simulation.report.document import Page, Section, Table, html, markdown
 from twinflower.simulation.report.present import SECTIONS, page
@@ -224,8 +226,14 @@ def test_a_comparison_of_one_run_has_its_curves(studies):
     assert [one.lines[0].y for one in first.charts] == [one.lines[0].y for one in second.charts]
 
 
-def test_the_section_of_a_question_is_found_by_its_name():
-    names = [
-        section.__name__ for section in SECTIONS if section.__name__ in {query.name for query in QUERIES}
-    ]
-    assert names == ["survival", "evaluation"]
+def test_a_question_brings_its_section_in_a_module_of_its_name(tmp_path, monkeypatch):
+    """No list of sections is edited for it."""
+    names = [section.__name__ for section in SECTIONS]
+    assert [name for name in names if name in {query.name for query in QUERIES}] == ["survival", "evaluation"]
+    (tmp_path / "tides.py").write_text("def tides(study):\n    return ['high']\n")
+    monkeypatch.setattr(sections, "__path__", [*sections.__path__, str(tmp_path)])
+    monkeypatch.setattr(present, "QUERIES", (*QUERIES, SimpleNamespace(name="tides")))
+    *known, new = present._of_questions()
+    assert [section.__name__ for section in known] == ["survival", "evaluation"]
+    assert new(None) == ["high"]
+    monkeypatch.delitem(sys.modules, f"{sections.__name__}.tides")

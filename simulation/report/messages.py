@@ -12,11 +12,12 @@ from twinflower.models.facts import Facts
 from twinflower.models.intervals import LEVEL
 
 from ..results.folder import has_ended, run_folder
-from ..results.reading import broken_bounds, read_rows, read_summary
+from ..results.reading import broken_bounds
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .labels import score, score_of
 from .sections.results import spread
+from .study import StoredRun
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -122,11 +123,11 @@ def bounds(satisfied: bool, excess: float) -> str:
 def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
     """The results of a curve's finished runs, mean and standard deviation over the seeds; empty if none finished."""
     folders = [run_folder(plan, out, curve, seed) for seed in plan.seeds]
-    ended = [own for own in folders if has_ended(own) and read_summary(own)["finished"]]
-    runs = list(map(read_summary, ended))
+    ended = [run for run in map(StoredRun, filter(has_ended, folders)) if run.summary["finished"]]
+    runs = [run.summary for run in ended]
     if not runs:
         return []
-    parts = [_reached(runs, len(folders)), *_bounds(runs, ended), *_lost(runs), *_rows(runs[0])]
+    parts = [_reached(runs, len(folders)), *_bounds(ended), *_lost(runs), *_rows(runs[0])]
     printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
     return [
         "; ".join(parts),
@@ -149,12 +150,12 @@ def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
     )
 
 
-def _bounds(runs: list[dict[str, Any]], folders: list[Path]) -> list[str]:
+def _bounds(runs: Sequence[StoredRun]) -> list[str]:
     """Whether a constrained model satisfies its bounds with every seed, as text; empty for other models."""
-    met = [run["bounds_met"] for run in runs]
+    met = [run.summary["bounds_met"] for run in runs]
     if met[0] is None:
         return []
-    return [bounds(all(met), max(read_rows(folder)[-1]["excess"] for folder in folders))]
+    return [bounds(all(met), max(run.rows[-1]["excess"] for run in runs))]
 
 
 def _lost(runs: list[dict[str, Any]]) -> list[str]:

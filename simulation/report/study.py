@@ -29,14 +29,18 @@ Site = Mapping[str, float | None]  # a row of clients.csv
 
 @dataclass(frozen=True)
 class StoredRun:
-    """An ended run, whose files are read when a section needs them; SettingError then for a damaged one."""
+    """An ended run, whose files are read when a section needs them; SettingError then for a damaged one.
+
+    planned: its settings but for the seed, if they are known without its file.
+    """
 
     folder: Path
+    planned: Config | None = None
 
     @cached_property
     def config(self) -> Config:
         """The settings."""
-        return read_config(self.folder).config
+        return self.planned or read_config(self.folder).config
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -123,7 +127,7 @@ class Study:
         for curve in plan.curves:
             folders = [run_folder(plan, folder, curve, seed) for seed in plan.seeds]
             name = ": ".join(filter(None, (curve.panel, curve.label)))
-            runs = [StoredRun(own) for own in folders if has_ended(own)]
+            runs = [StoredRun(own, curve.config) for own in folders if has_ended(own)]
             curves.append(CurveRuns(name, curve.config, runs, len(folders)))
         return cls("Federated learning experiment", plan.title, curves, plan=plan, folder=folder)
 

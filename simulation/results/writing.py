@@ -40,9 +40,10 @@ def write_config(config: Config, folder: Path) -> None:
     continue from this run's state.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    items = config.items() | {"output.resume-from": ""}
     if config.output.state_dir == str(folder / names.STATE):
-        config = config.put({"output.state-dir": ""})
-    write_text(folder / names.CONFIG, to_tables(config.put({"output.resume-from": ""}).items()))
+        items["output.state-dir"] = ""
+    write_text(folder / names.CONFIG, to_tables(items))
 
 
 def write_plan(plan: Experiment, folder: Path) -> None:

@@ -96,16 +96,18 @@ def settings(study: Study) -> list[Section]:
 
 def _differences(study: Study, items: Sequence[Mapping[str, Value]]) -> list[Table]:
     """The settings of each curve in which it differs from others; empty if none does."""
-    own = [", ".join(f"{key} = {mine[key]}" for key in mine if _differs(key, mine, items)) for mine in items]
+    values: dict[str, list[Value]] = {}
+    for key, value in (pair for own in items for pair in own.items()):
+        values.setdefault(key, []).append(value)
+
+    def differs(key: str, value: Value) -> bool:
+        """Whether other curves have another value, or none and this one is not the default."""
+        missing = len(values[key]) < len(items)
+        return len({*values[key]}) > 1 or (missing and value != DEFAULTS[key])
+
+    own = [", ".join(f"{key} = {mine[key]}" for key in mine if differs(key, mine[key])) for mine in items]
     rows = [(curve.name, text) for curve, text in zip(study.curves, own, strict=True)]
     return [Table(("curve", "its own settings"), rows)] if any(own) else []
-
-
-def _differs(key: str, mine: Mapping[str, Value], items: Sequence[Mapping[str, Value]]) -> bool:
-    """Whether other curves have another value of a setting, or none and this one is not its default."""
-    others = [other[key] for other in items if key in other]
-    missing = len(others) < len(items)
-    return any(value != mine[key] for value in others) or (missing and mine[key] != DEFAULTS[key])
 
 
 # --- versions and files
