@@ -4,9 +4,8 @@ In every round the strategy samples partitions with the run's own seeded generat
 each, and checks every reply. It passes the valid replies, in ascending partition order, to the algorithm's
 `server_update`. A missing or invalid reply is logged and left out; each algorithm documents how it handles a missing
 client. The messages have the format of Flower's NumPyClient (fitins / fitres), so any NumPyClient can take part.
-`Sampling` says who takes part, `nodes` which node is which client's, and `messages` what was asked and which replies
-are valid; `questions` repeats requests and asks what the sites find about a model, and `quorum` says whether there are
-enough replies.
+`Sampling` says who takes part, `nodes` which node is which client's, and `messages` what was asked, which replies
+are valid, and whether there are enough; `questions` repeats requests and asks what the sites find about a model.
 """
 
 import math
@@ -32,10 +31,9 @@ from twinflower.rounds import Round, Training
 from twinflower.settings import check_choice
 from twinflower.wire import from_npy
 
-from .messages import Inspector, Requests, Upload, fit_results, sort_replies
+from .messages import Inspector, Quorum, Requests, Upload, fit_results, incomplete, sort_replies
 from .nodes import Absences, Roster, meet
 from .questions import Agreement, Exchange, SiteEvaluation
-from .quorum import Quorum, incomplete
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from twinflower.randomness import participants
 from twinflower.rounds import Round, Training
 from twinflower.simulation.runtimes import flower_internals
 from twinflower.strategies import nodes as nodes_module
-from twinflower.strategies.messages import Inspector, Requests, fit_request, sort_replies
+from twinflower.strategies.messages import Inspector, Quorum, Requests, fit_request, sort_replies
 from twinflower.strategies.nodes import Roster, meet
 from twinflower.strategies.questions import Agreement, Exchange, SiteEvaluation
-from twinflower.strategies.quorum import Quorum
 from twinflower.strategies.star import Sampling
 
 D = 5

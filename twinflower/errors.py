@@ -76,7 +76,7 @@ def require(condition: bool, text: str) -> None:
         raise SettingError(text)
 
 
-def expect(condition: bool, text: str, reason: str = UNUSABLE) -> None:
-    """Raise `DataError(text, reason)` unless the condition holds; for a text without values, as `require`."""
+def expect(condition: bool, text: str) -> None:
+    """Raise `DataError(text)` unless the condition holds; for a text without values, as `require`."""
     if not condition:
-        raise DataError(text, reason)
+        raise DataError(text)

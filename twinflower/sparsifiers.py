@@ -158,12 +158,9 @@ class RandK:
 SPARSIFIERS: dict[str, type[TopK] | type[RandK]] = {"top-k": TopK, "rand-k": RandK}
 
 
-def make_sparsifier(name: str, ratio: float, link: str = "uplink") -> TopK | RandK:
-    """The sparsifier called `name`; SettingError for an unknown name or a ratio outside (0, 1].
-
-    link is the prefix of the settings in error messages, such as "uplink".
-    """
-    check_choice(link, name, SPARSIFIERS)
+def make_sparsifier(name: str, ratio: float) -> TopK | RandK:
+    """The sparsifier called `name`; SettingError for an unknown name or a ratio outside (0, 1]."""
+    check_choice("uplink", name, SPARSIFIERS)
     if not 0 < ratio <= 1:
-        raise SettingError(f"{link}-ratio must be above 0 and at most 1; got {ratio}")
+        raise SettingError(f"uplink-ratio must be above 0 and at most 1; got {ratio}")
     return SPARSIFIERS[name](ratio)

@@ -95,7 +95,7 @@ def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -
     return Memory(last, heard)
 
 
-def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None = None) -> Array:
+def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None) -> Array:
     """Mean (..., d) of each entry over the clients that have ever sent it; `unheard` (..., d) for an entry that no
     client has sent."""
     mean = mean_of_senders(memory.last, memory.heard, unheard, shares)

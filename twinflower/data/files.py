@@ -151,7 +151,7 @@ def read_libsvm(
     ]
 
 
-def _read_sparse(path: Path, least: int = 0) -> tuple[Any, Floats]:
+def _read_sparse(path: Path, least: int) -> tuple[Any, Floats]:
     """A sparse table (rows, largest index + 1) and labels (rows,); DataError for an index below `least`."""
     from sklearn.datasets import load_svmlight_file  # type: ignore[import-untyped]  # takes a second to import; most data sets do not need it
 

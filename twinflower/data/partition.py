@@ -68,7 +68,7 @@ def hold_out(
 
 
 def held_out_rows(
-    size: int, share: float, seed: int, client: int, groups: Ints | None = None, most: int = 0
+    size: int, share: float, seed: int, client: int, groups: Ints | None, most: int = 0
 ) -> tuple[Ints, Ints]:
     """The places, ascending, of a client's rows to train on, and of those to evaluate on, as in `hold_out`.
 
@@ -87,7 +87,7 @@ def held_out_rows(
     return np.sort(others), np.sort(first)
 
 
-def parted(rows: Ints, size: int, groups: Ints | None = None) -> tuple[Ints, Ints]:
+def parted(rows: Ints, size: int, groups: Ints | None) -> tuple[Ints, Ints]:
     """Split shuffled rows into the first ones, at least `size`, and the others; return the others, then the first.
 
     groups (rows,): the group of each of them. The rows of a group stay together: the group of the last of the first

@@ -338,8 +338,8 @@ def spectrum(neighbours: Neighbours) -> Spectrum:
     )  # fmt: skip
 
 
-def drawing(neighbours: Neighbours, seed: int = 0) -> Array:
+def drawing(neighbours: Neighbours) -> Array:
     """Positions (N, 2) of the nodes in a drawing, by a spring layout."""
     graph = _nx().from_numpy_array(adjacency(neighbours).toarray())
-    positions = _nx().spring_layout(graph, seed=seed)
+    positions = _nx().spring_layout(graph, seed=0)
     return np.array([positions[node] for node in range(len(neighbours))])

@@ -9,7 +9,6 @@ except ModuleNotFoundError as missing:
         raise
     raise SettingError("PyTorch is not installed: pip install torch") from None
 
-from .files import load_objective
-from .objective import ModuleObjective
+from .objective import ModuleObjective, load_objective
 
 __all__ = ["ModuleObjective", "load_objective"]

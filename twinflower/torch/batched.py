@@ -1,25 +1,180 @@
-"""Functions of one client, computed for many clients and rows in pieces that fit into memory."""
+"""Functions of one client, computed for many clients and rows in pieces that fit into memory, and a probe of them.
 
-from dataclasses import dataclass
-from typing import Any
+The clients' arrays become tensors, stacked where the clients have arrays of their own.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import grad
+from torch.func import grad, vmap
 
 from ..arrays import Array
+from ..errors import SettingError
 from ..norms import clippable, clipping, norms
 from ..problems.interfaces import Batch
-from .parameters import to_point
-from .probe import Probe
-from .rows import RowFunctions
-from .stacked import Dims, OfClient, Work, computing, over_clients, stacked
+from .checks import check_outputs, in_one_sentence, no_broadcasting
+from .parameters import RowFunctions, to_point
 
 _ROWS = 1024  # computed at once
 _NUMBERS = 2**23  # largest number of entries in per-record gradients at once, 32 MB in float32
 _ALIGNED = 64  # bytes; for other alignments, kernels may round differently
+
+Dims = tuple[int | None, ...]
+OfClient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Work(NamedTuple):
+    """The tensors of a computation over clients: points, features, labels and weights.
+
+    A tensor whose entry in dims is 0 has a leading axis of clients; one whose entry is None is the same for all
+    clients. lead is the shape of the client axes in the original arrays.
+    """
+
+    lead: tuple[int, ...]
+    tensors: list[Tensor]
+    dims: Dims
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return prod(self.lead)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of each client."""
+        return self.tensors[2].shape[-1]
+
+    def parts(self, clients: int, rows: int) -> Iterator[tuple[slice, slice, list[Tensor]]]:
+        """Split the work: yields the clients, the rows and the tensors of pieces of at most clients x rows."""
+        for first in range(0, self.clients, clients):
+            for row in range(0, self.rows, rows):
+                where = slice(first, first + clients), slice(row, row + rows)
+                yield *where, [self._cut(index, *where) for index in range(4)]
+
+    def _cut(self, index: int, clients: slice, rows: slice) -> Tensor:
+        tensor, dim = self.tensors[index], self.dims[index]
+        tensor = tensor if dim is None else tensor[clients]
+        if index == 0:
+            return tensor
+        return tensor[rows] if dim is None else tensor[:, rows]
+
+
+def stacked(array: NDArray[Any], core: int, lead: tuple[int, ...]) -> tuple[NDArray[Any], int | None]:
+    """An array (..., core axes) with one client axis, or with none if all clients share it; and its entry in dims."""
+    inner = array.shape[-core:]
+    if prod(array.shape[:-core]) == 1:
+        return array.reshape(inner), None
+    return np.broadcast_to(array, lead + inner).reshape(-1, *inner), 0
+
+
+def over_clients(function: Callable[..., Tensor], dims: Dims) -> Callable[..., Tensor]:
+    """A function of one client, vectorised (vmap) over the client axes given by dims."""
+    return function if all(dim is None for dim in dims) else vmap(function, in_dims=dims)  # type: ignore[no-any-return]
+
+
+@contextmanager
+def computing(threads: int) -> Iterator[None]:
+    """A context with this number of torch threads and without NumPy's floating-point warnings."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Calls the functions once for each kind of rows, on artificial rows that are independent of all data.
+
+    row_shape, threads: as in `ModuleObjective`. by_row: whether the gradient of each row is needed, and not only that
+    of a sum.
+    """
+
+    functions: RowFunctions
+    row_shape: tuple[int, ...]
+    by_row: bool
+    threads: int
+    _checked: dict[Any, Tensor] = field(default_factory=dict)
+
+    def output(self, rows: Batch) -> Tensor:
+        """The module's output for an artificial row; cached by the rows' width and by the types of rows and labels.
+
+        Raises SettingError if an output depends on more than its own row, or if outputs do not fit the loss.
+        """
+        width = rows.features.shape[-1]
+        kind = width, rows.features.dtype.kind in "iub", rows.labels.dtype.kind in "iub"
+        if kind not in self._checked:
+            with computing(self.threads):
+                self._checked[kind] = self._try(*kind)
+        return self._checked[kind]
+
+    def _try(self, width: int, whole_rows: bool, whole_labels: bool) -> Tensor:
+        features, point = self._made_up(width, whole_rows), self.functions.parameters.current()
+        label = torch.zeros((), dtype=torch.int64 if whole_labels else point.dtype, device=point.device)
+        with torch.no_grad():
+            output = self._check_forward(features, width)
+            self._check_output(output, label)
+        labels, weights = label.expand(len(features)), point.new_ones(len(features))
+        one = self.functions.row_grads if self.by_row else grad(self.functions.total)
+        with in_one_sentence("torch cannot take the gradient of each row of this module"):
+            one(point, features, labels, weights)
+        return output
+
+    def check_stacked(self, work: Work) -> None:
+        """SettingError if torch cannot vectorise this module over clients; checked once per combination of axes."""
+        stacked = tuple(dim is not None for dim in work.dims)
+        if stacked in self._checked or not any(stacked):
+            return
+        part = next(work.parts(1, 1))[2]
+        with in_one_sentence("torch cannot take this module for clients at once, as the runtime cohort does"):
+            self._checked[stacked] = over_clients(grad(self.functions.total), work.dims)(*part)
+
+    def _made_up(self, width: int, whole: bool) -> Tensor:
+        """Three artificial rows (3, *row_shape), independent of all data."""
+        like = next(self.functions.module.parameters())
+        if self.row_shape and prod(self.row_shape) != width:
+            raise SettingError(
+                f"rows have {width} numbers, and row_shape {self.row_shape} has {prod(self.row_shape)} (a bias "
+                "column is one more: bias = false leaves it out)"
+            )
+        draw = torch.Generator().manual_seed(0)
+        rows = torch.zeros(3, width) if whole else torch.randn(3, width, generator=draw)
+        return rows.to(like.device, torch.int64 if whole else like.dtype).reshape(
+            3, *(self.row_shape or (width,))
+        )
+
+    def _check_forward(self, features: Tensor, width: int) -> Tensor:
+        point = self.functions.parameters.current()
+        with in_one_sentence(
+            f"the module cannot take rows of {width} numbers: set row_shape, or leave out the bias column (bias = "
+            "false)"
+        ):
+            return check_outputs(
+                lambda rows: self.functions.outputs(point, rows), self.functions.module, features
+            )[0]
+
+    def _check_output(self, output: Tensor, label: Tensor) -> None:
+        shape = tuple(output.shape)
+        with (
+            in_one_sentence(f"the loss does not fit the module's output of shape {shape} for a row"),
+            no_broadcasting(),
+        ):
+            loss = self.functions.row_loss(output, label)
+        fits = isinstance(loss, Tensor) and loss.shape == () and loss.is_floating_point()
+        if not fits:
+            raise SettingError(
+                f"the loss of one row must be a scalar; for an output of shape {shape} and one label it gave "
+                f"{tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__}"
+            )
 
 
 @dataclass(frozen=True)
