@@ -17,13 +17,16 @@ from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable
 from twinflower.privacy.plan import COUNTS
+from twinflower.queries import QUERIES
 from twinflower.queries.first import COUNTS_ROUND
+from twinflower.queries.survival import SurvivalCurve
 from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_persons
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs import privacy
 from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.setup import prepare, prepare_rows
@@ -133,6 +136,13 @@ def test_a_run_without_a_curve_counts_nothing(tmp_path):
 def test_what_is_refused(changes, sentence):
     with pytest.raises(SettingError, match=sentence):
         run(changes)
+
+
+def test_what_is_refused_names_every_question_that_counts(monkeypatch):
+    other = type("Other", (SurvivalCurve,), {"follows": "medians", "otherwise": "ask for none"})
+    monkeypatch.setattr(privacy, "QUERIES", (*QUERIES, other))
+    with pytest.raises(SettingError, match=r"ranges, survival curves or medians .* empty and ask for none$"):
+        run(PRIVATE | {"privacy.tune-share": 0.1})
 
 
 # ------------------------------------------------------------------------------------------ the cost

@@ -9,7 +9,7 @@ from twinflower.algorithms import Algorithm
 from twinflower.algorithms.fedpdm import FedPDM
 from twinflower.algorithms.published import PublishedRule, published_plan
 from twinflower.arrays import Array, Index
-from twinflower.errors import SettingError, require
+from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import COUNTS, EVALUATION, INTERVALS, TUNING, Plan, Target
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
@@ -20,6 +20,7 @@ from twinflower.queries.query import Histogram, SiteQuery
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
+from ..settings.reader import listed
 from ..settings.sections import AsPublished, Private
 
 _INCLUDED = {
@@ -60,8 +61,8 @@ def _shares(queries: Sequence[SiteQuery]) -> dict[str, float]:
         shares[kind] = shares.get(kind, 0.0) + query.share
     total = sum(shares.values())
     if not total < 1:
-        *keys, last = (query.share_key for query in QUERIES if query.share_key)
-        raise SettingError(f"{', '.join(keys)} and {last} must add up to less than 1; got {total:g} in all")
+        keys = listed([query.share_key for query in QUERIES if query.share_key], "and")
+        raise SettingError(f"{keys} must add up to less than 1; got {total:g} in all")
     return shares
 
 
@@ -80,17 +81,18 @@ def _plan(
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
     sums = privacy.trust == "sum"
-    require(
-        COUNTS not in shares or not (sums or isinstance(privacy, AsPublished)),
-        "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which private ranges and "
-        "survival curves follow: give the schema's columns public ranges, and leave evaluation.survival-curve empty",
-    )
-    require(
-        not (shares.get(COUNTS) and target.tune_share),
-        "privacy.tune-share and private ranges or survival curves share no budget, because every candidate would need "
-        "counts of its own: set privacy.tune-share to 0, or give the schema's columns public ranges and leave "
-        "evaluation.survival-curve empty",
-    )
+    counted = [query for query in QUERIES if issubclass(query, Histogram)]
+    names, remedies = [query.follows for query in counted], [query.otherwise for query in counted]
+    if COUNTS in shares and (sums or isinstance(privacy, AsPublished)):
+        raise SettingError(
+            "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which "
+            f"{listed(names, 'and')} follow: {', and '.join(remedies)}"
+        )
+    if shares.get(COUNTS) and target.tune_share:
+        raise SettingError(
+            f"privacy.tune-share and {listed(names)} share no budget, because every candidate would need counts of its "
+            f"own: set privacy.tune-share to 0, or {listed(remedies, 'and')}"
+        )
     if sums:
         honest, d = privacy.honest_sites, objective.d
         return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)

@@ -139,20 +139,21 @@ def unselected(keys: Sequence[Declared], choices: Mapping[str, Value]) -> str:
     owners = dict.fromkeys(owner for declared in keys for owner in declared.owners.get(choice, ()))
     name = first.name if len(keys) == 1 else first.leaf
     return (
-        f"{name} is a setting of {choice} {_either(list(owners))}, and this run has {choice} {choices[choice]}: choose "
+        f"{name} is a setting of {choice} {listed(list(owners))}, and this run has {choice} {choices[choice]}: choose "
         f"{'it' if len(owners) == 1 else 'one of them'}, or leave {name} out"
     )
 
 
-def _either(words: Sequence[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+def listed(words: Sequence[str], last: str = "or") -> str:
+    """The words, at least one, with commas between them and another word before the last."""
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
 
 
 def _unknown(word: str, without_section: Sequence[Declared]) -> str:
     """An error message for a word that is not a key, with a suggestion."""
     if without_section:
         places = [declared.name for declared in without_section]
-        return f"'{word}' is not a key: write {_either(places[:3])}{', ...' if len(places) > 3 else ''}"
+        return f"'{word}' is not a key: write {listed(places[:3])}{', ...' if len(places) > 3 else ''}"
     section, dot, leaf = word.rpartition(".")
     if section.partition(".")[0] == "run":
         return f"'{word}' is not a key: leave out the first part, as in {word.removeprefix('run.')}"
@@ -165,7 +166,7 @@ def _unknown(word: str, without_section: Sequence[Declared]) -> str:
         name for declared in known for name in ([declared.name] if dot else [declared.leaf, declared.name])
     ]
     similar = [f"'{name}'" for own in ELSEWHERE.get(leaf, ()) if (name := f"{section}{dot}{own}") in names]
-    hint = f"did you mean {_either(similar)}?" if similar else nearest(word, names)
+    hint = f"did you mean {listed(similar)}?" if similar else nearest(word, names)
     return f"'{word}' is not a setting; {hint}"
 
 

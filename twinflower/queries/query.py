@@ -209,7 +209,13 @@ class SiteQuery(ABC):
 
 
 class Histogram(SiteQuery):
-    """A question that is answered before round 1, by counts in which every record is once per histogram."""
+    """A question that is answered before round 1, by counts in which every record is once per histogram.
+
+    follows: what the answers give. otherwise: how a run does without.
+    """
+
+    follows: ClassVar[str]
+    otherwise: ClassVar[str]
 
     @property
     @abstractmethod

@@ -74,6 +74,7 @@ class PrivateRanges(Histogram):
 
     name = "ranges"
     what = "counts for ranges"
+    follows, otherwise = "private ranges", "give the schema's columns public ranges"
     reported = RangeAnswers
     share_key = "data.range-share"
 

@@ -146,6 +146,7 @@ class SurvivalCurve(Histogram):
 
     name = "survival"
     what = "counts of persons"
+    follows, otherwise = "survival curves", "leave evaluation.survival-curve empty"
     reported = CurveAnswers
     share_key = "privacy.survival-share"
     squared_move = 2  # a person is in one cell
