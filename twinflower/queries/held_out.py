@@ -58,10 +58,7 @@ class HeldOut(ModelQuery):
         """See `SiteQuery`."""
         return cls(run) if run.held is not None else None
 
-    @classmethod
-    def check_settings(cls, config: Any) -> None:
-        """See `SiteQuery`."""
-        check_evaluation(config)
+    check_settings = staticmethod(check_evaluation)
 
     @cached_property
     def question(self) -> HeldOutQuestion:  # type: ignore[override]
@@ -155,48 +152,25 @@ class HeldOut(ModelQuery):
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
-        bound, rows, sigma = self.question.bound, sum(self.question.sizes), self._total_sigma / self._weight
+        bins, bound, rows = self.question.bins, self.question.bound, sum(self.question.sizes)
+        sigma = self._total_sigma / (
+            bins.weight if bins.number else 1.0
+        )  # of the sum, which a release multiplies
         low, high = share_interval(rows / 2, rows, sigma)
         unit = "mean clipped loss" if bound else "accuracy"
-        rounds = [own.round for own in self.releases]
         text = (
-            f"{_after(rounds)}, on {rows} held-out rows with noise of {sigma:.4g} in the total: {unit} to "
-            f"+- {(high - low) / 2 * (bound or 1.0):.3g} at {LEVEL:.0%} in the worst case{self._by_bin}"
+            f"{_after([own.round for own in self.releases])}, on {rows} held-out rows with noise of {sigma:.4g} in the "
+            f"total: {unit} to +- {(high - low) / 2 * (bound or 1.0):.3g} at {LEVEL:.0%} in the worst case"
+            f"{_by_bin(bins, self._total_sigma)}"
         )
-        return [("evaluation at the clients", text), ("spent by evaluation", self.share_of_budget)]
-
-    @property
-    def _weight(self) -> float:
-        """By which the sum is multiplied in a release."""
-        bins = self.question.bins
-        return bins.weight if bins.number else 1.0
+        assert self.run.plan
+        spent = _share_of_budget(self.run.plan)
+        return [("evaluation at the clients", text), ("spent by evaluation", spent)]
 
     @property
     def _total_sigma(self) -> float:
         """The standard deviation of the noise in the sum of all clients' releases."""
         return math.hypot(*(self.sigma(int(client)) for client in np.flatnonzero(self.question.sizes)))
-
-    @property
-    def _by_bin(self) -> str:
-        """What the plan says about counts by bin; empty without them."""
-        bins = self.question.bins
-        if not bins.number:
-            return ""
-        what = (
-            "time in {} bins of the risk" if isinstance(bins, TimeBins) else "class in {} bins of the score"
-        )
-        return (
-            f"; half of the cost is for counts by {what.format(bins.number)}, each with noise of "
-            f"{self._total_sigma:.4g}"
-        )
-
-    @property
-    def share_of_budget(self) -> str:
-        """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
-        plan = self.run.plan
-        assert plan
-        share = plan.cost(EVALUATION).max() / (plan.mu_limit**2 + plan.mu_tuning**2)
-        return f"{share:.3g} of the budget in mu^2, {_HOW[plan.unit.parts]}"
 
     def noise_rows(self) -> list[tuple[str, ...]]:
         """See `SiteQuery`."""
@@ -217,6 +191,20 @@ def _after(rounds: Sequence[int]) -> str:
     if len(rounds) == 1:
         return f"after round {rounds[0]}"
     return f"after {len(rounds)} rounds, {rounds[0]} to {rounds[-1]}"
+
+
+def _by_bin(bins: ScoreBins, sigma: float) -> str:
+    """What the plan says about counts by bin, with noise of this deviation in the total; empty without them."""
+    if not bins.number:
+        return ""
+    what = "time in {} bins of the risk" if isinstance(bins, TimeBins) else "class in {} bins of the score"
+    return f"; half of the cost is for counts by {what.format(bins.number)}, each with noise of {sigma:.4g}"
+
+
+def _share_of_budget(plan: Plan) -> str:
+    """The share of the budget that the evaluations take, and whether it adds to the cost of training."""
+    share = plan.cost(EVALUATION).max() / (plan.mu_limit**2 + plan.mu_tuning**2)
+    return f"{share:.3g} of the budget in mu^2, {_HOW[plan.unit.parts]}"
 
 
 def split(run: Any, client: int) -> str:

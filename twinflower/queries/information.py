@@ -261,7 +261,7 @@ class StandardErrors(ModelQuery):
         assert plan
         share = plan.releases.share(INTERVALS)
         paid = f"for {share:.3g} of the budget" if share else "from the releases of the last round"
-        return [("intervals", f"{paid}; {self._outlook}")]
+        return [("intervals", f"{paid}; {_outlook(self._expected)}")]
 
     def noise_rows(self) -> list[tuple[str, ...]]:
         """See `SiteQuery`."""
@@ -277,30 +277,9 @@ class StandardErrors(ModelQuery):
         if self.run.method.sends_sums:
             share, spared = "", ""
         return [
-            f"there will probably be no intervals: {self._outlook}: raise epsilon{share}, take fewer columns or "
-            f"narrower ranges, or set evaluation.standard-errors to false{spared}"
+            f"there will probably be no intervals: {_outlook(self._expected)}: raise epsilon{share}, take fewer columns "
+            f"or narrower ranges, or set evaluation.standard-errors to false{spared}"
         ]
-
-    @property
-    def _outlook(self) -> str:
-        return (
-            "by public reference rows at the start, the smallest eigenvalue of the information matrix is "
-            f"{self._expected(_EVEN):.3g} deviations of its noise for numbers spread evenly over their ranges, and "
-            f"{self._expected(_TYPICAL):.3g} for numbers whose standard deviation is a tenth of the width of their "
-            f"range; at least {LEAST_CLEAR:g} are needed{self._least}. It is lower for a class, or events, in few of "
-            "the rows (a fifth for 5% of them), for means far from the middle of a range, and for correlated columns"
-        )
-
-    @property
-    def _least(self) -> str:
-        """From which standard deviation of the numbers there are enough, as text; empty without any."""
-        low, high = _EVEN / 100, _EVEN
-        if self._expected(high) < LEAST_CLEAR:
-            return ""
-        for _ in range(_HALVINGS):
-            middle = float(np.sqrt(low * high))
-            low, high = (low, middle) if self._expected(middle) >= LEAST_CLEAR else (middle, high)
-        return f", for which it must be {high:.2g} of the width"
 
     def _expected(self, spread: float) -> float:
         """`Reference.clearness` at the starting point, without noise, for rows like the reference rows, whose numbers
@@ -313,6 +292,31 @@ class StandardErrors(ModelQuery):
         noise = float(np.hypot.reduce([self.sigma(client) for client in range(len(sizes))]))
         assert self.question.units
         return known.clearness(Released(run.start, matrix, 0.0, noise * self.question.units.matrix))
+
+
+Expected = Callable[[float], float]
+"""By the standard deviation of numbers, as a share of the width of their range: `Reference.clearness`."""
+
+
+def _outlook(expected: Expected) -> str:
+    return (
+        "by public reference rows at the start, the smallest eigenvalue of the information matrix is "
+        f"{expected(_EVEN):.3g} deviations of its noise for numbers spread evenly over their ranges, and "
+        f"{expected(_TYPICAL):.3g} for numbers whose standard deviation is a tenth of the width of their range; at "
+        f"least {LEAST_CLEAR:g} are needed{_least(expected)}. It is lower for a class, or events, in few of the rows "
+        "(a fifth for 5% of them), for means far from the middle of a range, and for correlated columns"
+    )
+
+
+def _least(expected: Expected) -> str:
+    """From which standard deviation of the numbers there are enough, as text; empty without any."""
+    low, high = _EVEN / 100, _EVEN
+    if expected(high) < LEAST_CLEAR:
+        return ""
+    for _ in range(_HALVINGS):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if expected(middle) >= LEAST_CLEAR else (middle, high)
+    return f", for which it must be {high:.2g} of the width"
 
 
 _EVEN = 12**-0.5
