@@ -34,6 +34,7 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import train
 from twinflower.simulation.settings import parse
+from twinflower.sums.noise import SimulatedSums
 
 WHOLE = LocalSchedule(batch_size=0, max_local_steps=1)
 LINEAR = make_objective("least-squares", 3, 0, clip_norm=2.0)
@@ -118,6 +119,27 @@ def test_no_record_moves_a_release_by_more_than_its_sensitivity(name):
                 assert np.linalg.norm(sums[0] - sums[1]) <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_no_point_and_no_size_of_rows_makes_a_release_move_further(name):
+    """At points of all sizes scores round, overflow to infinity or saturate; each row's part stays bounded."""
+    objective, draw = MODELS[name], np.random.default_rng(2)
+    for _ in range(60):
+        row_norm, scale = 10 ** draw.uniform(-3, 3), 10 ** draw.uniform(-100, 100)
+        rows = draw.normal(size=(5, 3))
+        rows *= row_norm / np.linalg.norm(rows, axis=1, keepdims=True)
+        labels = labels_of(objective, draw, 5)
+        other = Batch(np.vstack([-rows[:1], rows[1:]]), labels.copy())
+        other.labels[0] = labels_of(objective, draw, 1)[0]
+        x, info = scale * draw.normal(size=objective.d), RunInfo(1, 1, row_norm=row_norm)
+        algorithm = Newton(privacy="gradient", info=info)
+        inbox = algorithm.broadcast(algorithm.init_server(x, 1, np.array(0)), 1, np.array(0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            (move,) = replay(
+                algorithm, objective, Batch(rows, labels), other, WHOLE, objective.bounds(row_norm), [inbox]
+            )
+        assert move.moved <= move.sensitivity * (1 + 1e-9)
+
+
 def test_the_share_is_the_best_one():
     """It minimises gamma^2 + nu^2 |e|^2 / 2 for |e| = C / L."""
     for name, objective in MODELS.items():
@@ -142,25 +164,15 @@ def noise_of(setup):
     return SimulatedNoise(setup.algorithm, setup.shards, setup.schedule, plan.bounds, plan.multipliers)
 
 
-@pytest.mark.parametrize("variant", ["newton-private", "newton-private-softmax"])
+@pytest.mark.parametrize("variant", ["newton-private", "newton-private-softmax", "newton-sum"])
 def test_the_server_knows_the_noise(variant):
     """The deviation of the mean of the releases, by statistics over the entries, which are independent."""
     setup = small(variant, evaluation__every=5)
-    steps = {}
-    for noise in (None, noise_of(setup)):
-        steps[noise is None] = next(
-            run(
-                setup.algorithm,
-                setup.shards,
-                setup.objective,
-                setup.schedule,
-                1,
-                start=setup.start,
-                noise=noise,
-            )
-        )
-    exact, noisy = (np.float64(steps[known].server.released) for known in (True, False))
-    found = (noisy - exact) / steps[False].server.sigma
+    problem = setup.shards, setup.objective, setup.schedule, 1
+    exact = next(run(setup.method, *problem, start=setup.start)).server
+    noise = SimulatedSums(setup.algorithm, setup.sums) if setup.sums else noise_of(setup)
+    noisy = setup.own(next(run(setup.algorithm, *problem, start=setup.start, noise=noise)).server)
+    found = (noisy.released - exact.released) / noisy.sigma
     error = 1 / math.sqrt(2 * found.size)
     assert abs(found.std() - 1) < 5 * error
     assert abs(found.mean()) < 5 / math.sqrt(found.size)
@@ -258,6 +270,16 @@ def test_a_private_run_with_little_noise_ends_at_the_optimum():
     assert setup.central.evaluate(done.x)["objective"] <= setup.central.lowest + 1e-6
 
 
+@pytest.mark.parametrize("start", [0.0, 0.5])
+def test_sums_are_enough(start):
+    """A server that sees only sums takes the same steps, the penalty and unequal sites included."""
+    keys = {"noise-multiplier": 1e-3, "epsilon": 0.0, "evaluation.every": 5, "start-scale": start}
+    setup = prepare(parse(SMALL, VARIANTS["newton-sum"], keys))
+    (done,) = train([setup])
+    alone = last(run(setup.method, setup.shards, setup.objective, setup.schedule, 5, start=setup.start))
+    assert_allclose(done.x, alone.server.x, atol=1e-2 * np.abs(alone.server.x).max())
+
+
 LEAST_SQUARES = {
     "algorithm": "newton", "objective.name": "least-squares", "objective.clip-norm": 1.0, "data.name": "diabetes",
     "data.row-norm": 1.0, "clients.per-round": 0, "batch-size": 0, "rounds": 1, "privacy.mode": "gradient",
@@ -304,7 +326,6 @@ def test_labels_of_a_schema_are_within_the_clip_norm():
         ({"objective.name": "discrete-cox", "objective.link": "cloglog", "objective.intervals": "1,2",
           "objective.clip-norm": 1.0, "data.name": "diabetes"}, "discrete-cox with objective.link = logit"),
         ({"newton.robust": True}, "newton.robust = true is not for private runs"),
-        ({"trust": "sum", "honest-sites": 8}, "trust sum is not for newton"),
         ({"privacy.mode": "public-state"}, "privacy.mode"),
         ({"gradient-share": 1.5}, "newton.gradient-share"),
     ],

@@ -94,7 +94,7 @@ def _plan(
             f"own: set privacy.tune-share to 0, or {listed(remedies, 'and')}"
         )
     if sums:
-        honest, d = privacy.honest_sites, objective.d
+        honest, d = privacy.honest_sites, algorithm.release_size(objective.d)
         return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
         return Plan.of(algorithm, bounds, workloads, asked, target, shares)

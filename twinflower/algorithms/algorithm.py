@@ -46,7 +46,7 @@ class RunInfo(NamedTuple):
     have the same number, or if F is the mean over the clients. neighbours: the neighbours of each client in the graph
     of a networked method, ascending; empty without a graph. row_norm: an upper bound on the norm of a row, or 0 if none
     is known. key: the seed of the public random numbers of a method that `draws_steps`. quadratic: whether the loss is
-    quadratic in x. units, sigmas: see `Algorithm.with_noise`; empty if the noise is not known.
+    quadratic in x. units, sigmas, l2: see `Algorithm.with_noise`; empty if the noise is not known.
     """
 
     num_clients: int = 1
@@ -58,6 +58,7 @@ class RunInfo(NamedTuple):
     quadratic: bool = False
     units: tuple[float, ...] = ()
     sigmas: tuple[float, ...] = ()
+    l2: float = 0.0
 
     def shares(self, clients: Index) -> Array | None:
         """N_i / N, the weights in F of clients (..., K), or None if every client has weight 1 / num_clients."""
@@ -102,9 +103,11 @@ class Algorithm(ABC):
     method. works_on_sums: the method can run when the server sees only sums over the sites (docs/sums.md), unless
     `check_sum` raises an error. This requires that the server needs only the mean of the uploads of a round, and that
     each client computes its upload from a noisy value that, apart from public terms, is a function of the client's rows
-    and the inbox. networked: a method on the graph `info.neighbours`, whose server relays messages between neighbours.
-    personal: the result is a model for each client (`client_models`), which that client uses and evaluates; `model` is
-    one model for everybody else. constrained: the problem has bounds, and a run ends with whether they are `satisfied`.
+    and the inbox. row_reach: the largest norm of a row's part of that value, in units of how far its replacement moves
+    the sum over rows. networked: a method on the graph `info.neighbours`, whose server relays messages between
+    neighbours. personal: the result is a model for each client (`client_models`), which that client uses and evaluates;
+    `model` is one model for everybody else. constrained: the problem has bounds, and a run ends with whether they are
+    `satisfied`.
     needs_whole_batches: a client must use all its rows in a step. sends_sums: messages hold sums over a client's rows,
     noisy ones with privacy, and else exact ones, which the policy of a site must allow. ends_early: a run may end
     before its last planned round (`stops`); runs with different seeds are then not stacked. doubles_regulariser: h is
@@ -125,6 +128,7 @@ class Algorithm(ABC):
     draws_steps: ClassVar[bool] = False
     averages_models: ClassVar[bool] = False
     works_on_sums: ClassVar[bool] = False
+    row_reach: ClassVar[float] = 0.5
     networked: ClassVar[bool] = False
     personal: ClassVar[bool] = False
     constrained: ClassVar[bool] = False
@@ -220,6 +224,10 @@ class Algorithm(ABC):
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------- privacy
+
+    def release_size(self, d: int) -> int:
+        """The number of numbers in a release of a client about a model of d entries."""
+        return d
 
     def with_noise(self: A, objective: Any, sigmas: Array) -> A:
         """The method for a server that knows how much noise there is: sigmas (N,) are the standard deviations of the

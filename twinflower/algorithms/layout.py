@@ -10,7 +10,7 @@ its starting point.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,26 +86,26 @@ class Point(Field):
 
 
 class MaskedInts(Field):
-    """A vector of d integers modulo 2^64."""
+    """A vector of size(d) integers modulo 2^64, by default d."""
 
-    def __init__(self, name: str) -> None:
-        self.names = (name,)
+    def __init__(self, name: str, size: Callable[[int], int] = lambda d: d) -> None:
+        self.names, self.size = (name,), size
 
     def pack(self, *values: Any, d: int) -> Arrays:
         """The array itself."""
         return list(values)
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """The array (d,) of uint64."""
-        return [checked(self.names[0], arrays[0], (d,), np.uint64)]
+        """The array of uint64."""
+        return [checked(self.names[0], arrays[0], (self.size(d),), np.uint64)]
 
     def bits(self, d: int, dtype: DTypeLike) -> int:
         """64 bits per integer."""
-        return d * value_bits(np.uint64)
+        return self.size(d) * value_bits(np.uint64)
 
     def entries(self, d: int) -> int:
-        """The length of the vector, d."""
-        return d
+        """The length of the vector."""
+        return self.size(d)
 
 
 class Count(Field):

@@ -50,7 +50,7 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..errors import ReplyError, SettingError
 from ..models.information import MOST_PARAMETERS, Information, compact_size
-from ..models.released import Released
+from ..models.released import Released, released_size
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds
@@ -140,6 +140,8 @@ class Newton(Algorithm):
     needs_whole_batches: ClassVar[bool] = True
     ends_early: ClassVar[bool] = True
     sends_sums: ClassVar[bool] = True
+    works_on_sums: ClassVar[bool] = True
+    row_reach: ClassVar[float] = 1.0
     modes: ClassVar[tuple[str, ...]] = ("none", "gradient")
     server_columns: ClassVar[tuple[str, ...]] = ("decrement",)
 
@@ -189,6 +191,10 @@ class Newton(Algorithm):
             )
         if self.private:
             self.private.check(objective, self.robust)
+
+    def release_size(self, d: int) -> int:
+        """See `Algorithm.release_size`."""
+        return released_size(d)
 
     def with_noise(self, objective: Any, sigmas: Array) -> "Newton":
         """See `Algorithm.with_noise`: the server limits its steps by the noise."""

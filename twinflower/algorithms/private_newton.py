@@ -6,12 +6,13 @@
                 sends v_i + noise of the standard deviation sigma_i in every entry
     server:     g, H <- sum_i (N_i / N) v_i, with noise of the deviation gamma in the entries of g, and nu on the
                 diagonal of H and nu / sqrt 2 beside it
+                with the derivatives of the penalty, which is public, added to both
                 M <- H, with eigenvalues below f = nu sqrt d raised to f
                 x <- argmin_v  <g, v - x> + (v - x)^T M (v - x) / 2 + h(v)
 
 client keeps     nothing
        receives  x (..., d)
-       sends     v_i (..., d + d (d + 1) / 2), with noise and with the derivatives of the penalty, which is public
+       sends     v_i (..., d + d (d + 1) / 2), with noise
 server keeps     x, and the last g and H with their noise
 Every client is needed in every round.
 
@@ -125,7 +126,8 @@ class PrivateSteps:
     def known(self, objective: LinearModel, sigmas: Array) -> RunInfo:
         """The public information about the run with that about its noise; sigmas (N,) are those of the clients in a
         release of weight 1."""
-        return self.info._replace(units=self.units(objective), sigmas=tuple(np.asarray(sigmas).tolist()))
+        known = tuple(np.asarray(sigmas).tolist())
+        return self.info._replace(units=self.units(objective), sigmas=known, l2=objective.l2)
 
     def release(self, workload: Workload, round_: int) -> Release:
         """The mean of a client's rows, in units of what a record can move in their sum."""
@@ -140,17 +142,21 @@ class PrivateSteps:
         return Rounding(1.0, 0.0)
 
     def message(self, work: LocalWork, x: Array) -> Array:
-        """The releases (..., `released_size`) of clients at points x (..., d), with noise."""
+        """The releases (..., `released_size`) of clients at points x (..., d), with noise; 0 before it without rows."""
+        x = np.broadcast_to(x, (*work.rows.labels.shape[:-1], x.shape[-1])).astype(np.float64)
+        means = np.zeros((*x.shape[:-1], released_size(x.shape[-1])))
+        if not work.rows.labels.shape[-1]:  # of the server of a run of sums
+            return work.noise(means)
         objective: Any = work.objective
         units, data = self.units(objective), replace(objective, l2=0.0)
-        x = np.broadcast_to(x, (*work.rows.labels.shape[:-1], x.shape[-1])).astype(np.float64)
-        at = np.zeros_like(x) if self.info.quadratic else x
-        means = np.empty((*x.shape[:-1], released_size(x.shape[-1])))
         for client in np.ndindex(x.shape[:-1]):
             rows = Batch._make(None if part is None else part[client] for part in work.rows)
-            means[client] = _mean(data, units, at[client], without_padding(rows))
-        noisy = work.noise(means)
-        return noisy + _penalty(units, objective.l2, at)
+            means[client] = _mean(data, units, self._base(x[client]), without_padding(rows))
+        return work.noise(means)
+
+    def _base(self, x: Array) -> Array:
+        """Where derivatives are taken, of least squares at 0."""
+        return np.zeros_like(x) if self.info.quadratic else x
 
     def init_server(self, start: Array) -> Server:
         """Start at x = start, or at the nearest point at which h is finite."""
@@ -167,19 +173,18 @@ class PrivateSteps:
             shares = shares / shares.sum()
         sigmas = np.array(self.info.sigmas)[clients] / math.sqrt(self._weight(round_))
         sigma, mean = float(np.linalg.norm(shares * sigmas)), shares @ released.astype(np.float64)
-        new = self._step(server.x.astype(np.float64), mean, sigma)
-        base = np.zeros_like(server.x) if self.info.quadratic else server.x
-        parts = new, base, mean, np.asarray(sigma)
+        new = self._step(server.x.astype(np.float64), self.last(mean, server.x.size, sigma))
+        parts = new, self._base(server.x), mean, np.asarray(sigma)
         return Server._make(np.asarray(part, old.dtype) for part, old in zip(parts, server, strict=True))
 
-    def _step(self, x: Array, mean: Array, sigma: float) -> Array:
+    def _step(self, x: Array, said: Released) -> Array:
         """The point after a step from x (d,)."""
-        base = np.zeros_like(x) if self.info.quadratic else x
-        said = self.last(mean, x.size, sigma)
-        return lowest_composite(raised(said.matrix, floor_of(said)), said.gradient, base, self.regulariser)
+        base, l2 = self._base(x), self.info.l2
+        matrix = raised(said.matrix + l2 * np.eye(x.size), floor_of(said))
+        return lowest_composite(matrix, said.gradient + l2 * base, base, self.regulariser)
 
     def last(self, mean: Array, d: int, sigma: float) -> Released:
-        """What a mean of releases says."""
+        """What a mean of releases says, without the penalty."""
         return Units(*self.info.units).unpacked(mean, d, sigma)
 
 
@@ -219,8 +224,3 @@ def _mean(objective: LinearModel, units: Units, x: Array, rows: Batch) -> Array:
     matrix = objective.information(objective.scores(x, rows.features), rows) / len(rows.labels)
     return units.packed(objective.grad(x, rows), matrix)
 
-
-def _penalty(units: Units, l2: float, x: Array) -> Array:
-    """Gradients and Hessian of the penalty at points x (..., d), like a release."""
-    matrix = units.packed(np.zeros(x.shape[-1]), l2 * np.eye(x.shape[-1]))
-    return np.concatenate([l2 * x / units.gradient, np.zeros((*x.shape[:-1], len(matrix) - x.shape[-1]))], -1) + matrix

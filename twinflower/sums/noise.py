@@ -254,8 +254,8 @@ def _loads(
     check_sensitivities(moves)
     ones = _sensitivities(algorithm, bounds, [workload.for_one_row for workload in workloads], rounds)
     rows = np.array([workload.rows for workload in workloads])
-    # the norm of a mean gradient is at most C, and one record moves it by 2 C / rows
-    longest = (ones * rows / 2)[:, place] * weights
+    # the norm of a mean gradient, for example, is at most C, and one record moves it by 2 C / rows
+    longest = (ones * rows * algorithm.row_reach)[:, place] * weights
     shared = [algorithm.release(bounds, workloads[0], t).weight for t in range(1, rounds + 1)]
     return moves[:, place] * weights, longest.max(-1), np.array(shared)
 

@@ -75,7 +75,11 @@ class Summed(Algorithm):
         object.__setattr__(self, "name", f"{self.algorithm.name} with trust sum")
 
     state = NOTHING
-    upload = Layout(Upload, MaskedInts("cells"))
+
+    @property
+    def upload(self) -> Layout:
+        """The layout of the integers."""
+        return Layout(Upload, MaskedInts("cells", self.algorithm.release_size))
 
     @property
     def regulariser(self) -> Regulariser:  # type: ignore[override]
