@@ -277,8 +277,8 @@ class StandardErrors(ModelQuery):
         if self.run.method.sends_sums:
             share, spared = "", ""
         return [
-            f"there will probably be no intervals: {_outlook(self._expected)}: raise epsilon{share}, take fewer columns "
-            f"or narrower ranges, or set evaluation.standard-errors to false{spared}"
+            f"there will probably be no intervals: {_outlook(self._expected)}: raise epsilon{share}, take fewer "
+            f"columns or narrower ranges, or set evaluation.standard-errors to false{spared}"
         ]
 
     def _expected(self, spread: float) -> float:
