@@ -16,7 +16,7 @@ from ..results.reading import broken_bounds
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .labels import score, score_of
-from .sections.results import spread
+from .sections.results import evaluation_share, spread
 from .study import StoredRun
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def evaluated(summary: Mapping[str, Any], several: bool = False) -> list[str]:
 
     several: whether the line names the run's seed.
     """
-    privacy = summary["privacy"] or {}
-    share = (privacy.get("mu_evaluation") or 0.0) ** 2 / (privacy.get("mu") or math.inf) ** 2
+    share = evaluation_share(summary["privacy"])
     text = measured(summary, score_of(summary))
     seed = f", seed {summary['seed']}" if several else ""
     if not (text and share):

@@ -1,5 +1,6 @@
 """The results of runs: of one as facts in large type, of several as a table; warnings, and why a result is missing."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -127,14 +128,17 @@ def _time(summary: Mapping[str, Any], resumed: Sequence[int]) -> Fact:
 
 def _measured(summary: Mapping[str, Any]) -> Fact:
     """What the sites of a private run measured on held-out rows, with its interval and its share of the budget."""
-    privacy, has_accuracy = summary["privacy"], summary["held_out_accuracy"] is not None
+    has_accuracy = summary["held_out_accuracy"] is not None
     name, key = ("Accuracy", "held_out_accuracy") if has_accuracy else ("Clipped loss", "held_out_loss")
-    share = privacy["mu_evaluation"] ** 2 / privacy["mu"] ** 2
-    remark = (
-        f"{_between(summary, 'held_out_')}, on {summary['held_out_rows']:,} held-out rows, for {share:.3g} of the "
-        "budget in mu^2"
-    )
+    cost = f"for {evaluation_share(summary['privacy']):.3g} of the budget in mu^2"
+    remark = f"{_between(summary, 'held_out_')}, on {summary['held_out_rows']:,} held-out rows, {cost}"
     return Fact(f"{name} at the sites", number(summary[key]), remark)
+
+
+def evaluation_share(privacy: Mapping[str, Any] | None) -> float:
+    """The share of the evaluation at the sites in the budget of a run, in mu^2; 0 without one."""
+    spent = privacy or {}
+    return (spent.get("mu_evaluation") or 0.0) ** 2 / (spent.get("mu") or math.inf) ** 2
 
 
 def _errors(summary: Mapping[str, Any]) -> Fact:
