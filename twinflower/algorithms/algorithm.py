@@ -46,7 +46,7 @@ class RunInfo(NamedTuple):
     have the same number, or if F is the mean over the clients. neighbours: the neighbours of each client in the graph
     of a networked method, ascending; empty without a graph. row_norm: an upper bound on the norm of a row, or 0 if none
     is known. key: the seed of the public random numbers of a method that `draws_steps`. quadratic: whether the loss is
-    quadratic in x. units, sigmas, l2: see `Algorithm.with_noise`; empty if the noise is not known.
+    quadratic in x.
     """
 
     num_clients: int = 1
@@ -56,9 +56,6 @@ class RunInfo(NamedTuple):
     row_norm: float = 0.0
     key: int = 0
     quadratic: bool = False
-    units: tuple[float, ...] = ()
-    sigmas: tuple[float, ...] = ()
-    l2: float = 0.0
 
     def shares(self, clients: Index) -> Array | None:
         """N_i / N, the weights in F of clients (..., K), or None if every client has weight 1 / num_clients."""

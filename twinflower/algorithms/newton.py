@@ -63,7 +63,7 @@ from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
 from .layout import Arrays, Layout, Point
 from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
-from .private_newton import Noisy, PrivateSteps, without_padding
+from .private_newton import KnownNoise, Noisy, PrivateSteps, without_padding
 
 GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
 """Values of `Server.status`."""
@@ -156,6 +156,7 @@ class Newton(Algorithm):
     budget_ratio: Annotated[float, Setting("privacy budget of a round as a share of the next one's", SHARE)] = 0.25
     privacy: str = "none"
     info: RunInfo = field(default=NO_INFO, kw_only=True)
+    noise: KnownNoise | None = field(default=None, kw_only=True, repr=False)  # its last bits depend on the machine
 
     state = NOTHING
     inbox = VECTOR
@@ -167,7 +168,7 @@ class Newton(Algorithm):
     @cached_property
     def private(self) -> PrivateSteps | None:
         """The rounds of a private run; None without privacy."""
-        settings = self.regulariser, self.info, self.gradient_share, self.budget_ratio
+        settings = self.regulariser, self.info, self.gradient_share, self.budget_ratio, self.noise
         return PrivateSteps(*settings) if self.privacy != "none" else None
 
     @property
@@ -198,7 +199,7 @@ class Newton(Algorithm):
 
     def with_noise(self, objective: Any, sigmas: Array) -> "Newton":
         """See `Algorithm.with_noise`: the server limits its steps by the noise."""
-        return replace(self, info=self.private.known(objective, sigmas)) if self.private else self
+        return replace(self, noise=self.private.known(objective, sigmas)) if self.private else self
 
     def init_client(self, start: Array) -> Nothing:
         """The empty state: clients keep nothing."""

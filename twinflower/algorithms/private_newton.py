@@ -78,6 +78,15 @@ class Server(NamedTuple):
     sigma: Array
 
 
+class KnownNoise(NamedTuple):
+    """What a server knows about the releases: their units, the deviations (N,) of the clients' noise in a release of
+    weight 1, and the weight of the penalty."""
+
+    units: Units
+    sigmas: tuple[float, ...]
+    l2: float
+
+
 class Noisy(Point):
     """The release of a client, as long as `released_size` says."""
 
@@ -94,6 +103,7 @@ class PrivateSteps:
     info: RunInfo
     gradient_share: float
     budget_ratio: float
+    noise: KnownNoise | None = None
 
     def check(self, objective: LinearModel, robust: bool) -> None:
         """SettingError for an objective without public bounds, for more rounds than are of use, and for sums for robust
@@ -123,11 +133,9 @@ class PrivateSteps:
         row_norm = self.info.row_norm
         return Units.sharing(objective, row_norm, self.gradient_share or best_share(objective, row_norm))
 
-    def known(self, objective: LinearModel, sigmas: Array) -> RunInfo:
-        """The public information about the run with that about its noise; sigmas (N,) are those of the clients in a
-        release of weight 1."""
-        known = tuple(np.asarray(sigmas).tolist())
-        return self.info._replace(units=self.units(objective), sigmas=known, l2=objective.l2)
+    def known(self, objective: LinearModel, sigmas: Array) -> KnownNoise:
+        """What follows from the deviations (N,) of the clients' noise in a release of weight 1."""
+        return KnownNoise(self.units(objective), tuple(np.asarray(sigmas).tolist()), objective.l2)
 
     def release(self, workload: Workload, round_: int) -> Release:
         """The mean of a client's rows, in units of what a record can move in their sum."""
@@ -166,12 +174,13 @@ class PrivateSteps:
 
     def server_update(self, server: Server, released: Array, clients: Index, round_: int) -> Server:
         """Take a step, given the releases (K, `released_size`) of clients (K,)."""
-        require(len(self.info.sigmas) > 0, "newton with privacy needs to know its noise: see Newton.with_noise")
+        require(self.noise is not None, "newton with privacy needs to know its noise: see Newton.with_noise")
+        assert self.noise
         shares = np.full(len(clients), 1 / len(clients))
         if self.info.sizes:
             shares = np.array(self.info.sizes, float)[clients]
             shares = shares / shares.sum()
-        sigmas = np.array(self.info.sigmas)[clients] / math.sqrt(self._weight(round_))
+        sigmas = np.array(self.noise.sigmas)[clients] / math.sqrt(self._weight(round_))
         sigma, mean = float(np.linalg.norm(shares * sigmas)), shares @ released.astype(np.float64)
         new = self._step(server.x.astype(np.float64), self.last(mean, server.x.size, sigma))
         parts = new, self._base(server.x), mean, np.asarray(sigma)
@@ -179,13 +188,15 @@ class PrivateSteps:
 
     def _step(self, x: Array, said: Released) -> Array:
         """The point after a step from x (d,)."""
-        base, l2 = self._base(x), self.info.l2
+        assert self.noise
+        base, l2 = self._base(x), self.noise.l2
         matrix = raised(said.matrix + l2 * np.eye(x.size), floor_of(said))
         return lowest_composite(matrix, said.gradient + l2 * base, base, self.regulariser)
 
     def last(self, mean: Array, d: int, sigma: float) -> Released:
         """What a mean of releases says, without the penalty."""
-        return Units(*self.info.units).unpacked(mean, d, sigma)
+        assert self.noise
+        return self.noise.units.unpacked(mean, d, sigma)
 
 
 def best_share(objective: LinearModel, row_norm: float) -> float:

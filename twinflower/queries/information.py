@@ -181,7 +181,7 @@ class StandardErrors(ModelQuery):
         run = self.run
         units = Units.of(self._model, run.row_norm) if run.plan else None
         if units and run.method.sends_sums:
-            units = Units(*run.method.info.units)
+            units = run.method.noise.units
         return InformationQuestion(
             (run.config.rounds,), units, run.partition.sizes, self.sigma, run.objective.d
         )
@@ -221,7 +221,7 @@ class StandardErrors(ModelQuery):
         plan, method = self.run.plan, self.run.method
         if plan and method.sends_sums:
             last = plan.releases.of_kind(ROUND)[-1].weight
-            return float(method.info.sigmas[client] * self.run.partition.sizes[client] / np.sqrt(last))
+            return float(method.noise.sigmas[client] * self.run.partition.sizes[client] / np.sqrt(last))
         return float(plan.multipliers[client]) * self.release(client).spread if plan else 0.0
 
     def draws(self, client: int, round_: int) -> Draws:
