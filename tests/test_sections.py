@@ -23,7 +23,8 @@ from twinflower.simulation.report.present import SECTIONS, page
 from twinflower.simulation.report.sections.results import facts
 from twinflower.simulation.report.series import Series
 from twinflower.simulation.report.study import StoredRun, Study
-from twinflower.simulation.results.reading import read_plan
+from twinflower.simulation.results.names import ANSWERS
+from twinflower.simulation.results.reading import digests, read_plan
 from twinflower.simulation.settings.toml import to_tables
 
 CURVES = """
@@ -198,6 +199,17 @@ def test_renderers_import_no_subject():
         ]
         inside = {node.module for node in names if node.level or node.module.startswith("twinflower")}
         assert inside <= {"twinflower.arrays", "charts", "document", "series"}, module
+
+
+def test_every_table_and_every_array_of_a_run_has_its_digest(studies):
+    """Those of all questions among them, whose files no list outside of the questions names."""
+    for kind in ("times", "classes"):
+        folder = studies[kind].runs[0].folder
+        written = {
+            path.name for path in folder.iterdir() if path.suffix in (".csv", ".npz", ".jsonl", ".json")
+        }
+        assert written == {name for name, _ in digests(folder)} - {"config.toml"}
+        assert written & set(ANSWERS)
 
 
 def test_what_no_file_holds_is_no_number(studies):

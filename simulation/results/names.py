@@ -1,4 +1,6 @@
-"""The names of the files in the folder of a run or an experiment. No other module spells them out.
+"""The names of the files in the folder of a run or an experiment.
+
+No other module spells them out, except that the questions to the sites name the files of their answers (`ANSWERS`).
 
 A folder holds
 
@@ -21,26 +23,15 @@ A folder holds
     logs/                                  the logs of a deployment's processes
 """
 
+from twinflower.queries import QUERIES
+
 CONFIG, EXPERIMENT, TITLE = "config.toml", "experiment.toml", "title.txt"
-METRICS, ROUNDS, CLIENTS, SCORES = "metrics.csv", "rounds.jsonl", "clients.csv", "scores.csv"
-SURVIVAL, PATH = "survival.csv", "path.csv"
+METRICS, ROUNDS, CLIENTS, PATH = "metrics.csv", "rounds.jsonl", "clients.csv", "path.csv"
 SUMMARY, ENVIRONMENT = "summary.json", "environment.json"
 MODEL, MODULE, FIGURE, REPORT = "model.npz", "model.pt", "figure.png", "report.html"
-INFORMATION = "information.npz"
 CHECKPOINTS, STATE, RESUME, RUNTIME, LOGS = "checkpoints", "state", "resume.toml", "runtime", "logs"
 CAUSE, RESUMED = "cut-off.txt", "resumed.txt"
+ANSWERS = [name for query in QUERIES for name in query.reported.known_files]
 DIGESTED = (
-    EXPERIMENT,
-    CONFIG,
-    SUMMARY,
-    METRICS,
-    CLIENTS,
-    SCORES,
-    SURVIVAL,
-    PATH,
-    ROUNDS,
-    ENVIRONMENT,
-    MODEL,
-    INFORMATION,
-    MODULE,
-)
+    EXPERIMENT, CONFIG, SUMMARY, METRICS, CLIENTS, PATH, ROUNDS, ENVIRONMENT, MODEL, *ANSWERS, MODULE,
+)  # fmt: skip

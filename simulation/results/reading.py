@@ -14,8 +14,7 @@ from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
 from twinflower.models.score_bins import Counted
 from twinflower.models.survival import ACTUARIAL, SurvivalTable
-from twinflower.queries.held_out_answers import tables_of
-from twinflower.queries.survival import ALL_SITES
+from twinflower.queries import held_out_answers, survival
 
 from ..settings import Value
 from ..settings.columns import CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
@@ -104,9 +103,9 @@ def read_scores(folder: Path) -> dict[int, Counted]:
 
     Raises SettingError if it is damaged.
     """
-    path = folder / names.SCORES
+    path = folder / held_out_answers.FILE
     with _expecting(path, "not the scores of a run"):
-        return tables_of(list(csv.DictReader(_text(path).splitlines())))
+        return held_out_answers.tables_of(list(csv.DictReader(_text(path).splitlines())))
 
 
 def read_persons(folder: Path) -> dict[int, SurvivalTable]:
@@ -114,12 +113,12 @@ def read_persons(folder: Path) -> dict[int, SurvivalTable]:
 
     Raises SettingError if it is damaged.
     """
-    path = folder / names.SURVIVAL
+    path = folder / survival.FILE
     with _expecting(path, "not the survival curves of a run"):
         found: dict[int, list[list[float]]] = {}
         actuarial = False
         for row in csv.DictReader(_text(path).splitlines()):
-            if row["client"] != ALL_SITES:
+            if row["client"] != survival.ALL_SITES:
                 numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
                 found.setdefault(int(row["client"]), []).append(numbers)
                 actuarial = row.get("estimate") == ACTUARIAL

@@ -99,7 +99,7 @@ def _write_table(path: Path, columns: Collection[str], rows: Iterable[Mapping[st
 
 
 def _write_model(run: Run, folder: Path) -> None:
-    for name in (names.MODEL, names.MODULE, names.INFORMATION):
+    for name in (names.MODEL, names.MODULE, *(own for own in names.ANSWERS if own.endswith(".npz"))):
         (folder / name).unlink(missing_ok=True)
     if run.model is None:
         return

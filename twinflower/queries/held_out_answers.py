@@ -34,6 +34,7 @@ class HeldOutAnswers(Answers):
     """The metrics of every evaluation, and the counts of the last one."""
 
     known_columns = (*COLUMNS, *INTERVAL, *SCORE_COLUMNS, *ERROR_COLUMNS)
+    known_files = (FILE,)
 
     @property
     def columns(self) -> Sequence[str]:

@@ -146,6 +146,8 @@ def _is_symmetric(matrix: Array) -> bool:
 class SumsAnswers(Answers):
     """The sums of all clients, which are in a file of their own, not in a checkpoint."""
 
+    known_files = (f"{InformationQuestion.name}.npz",)
+
     def arrays(self, found: Sums | None) -> Mapping[str, Any]:
         """See `Answers`."""
         return found.arrays if found else {}

@@ -114,6 +114,8 @@ class Answers:
 
     known_columns: ClassVar[Sequence[str]] = ()
     """All columns of metrics.csv that follow from the answers in any run, and that summary.json repeats."""
+    known_files: ClassVar[Sequence[str]] = ()
+    """The files that `files` and `arrays` write in any run; a report lists their digests."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

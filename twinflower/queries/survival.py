@@ -113,6 +113,8 @@ class Persons:
 class CurveAnswers(Answers):
     """The persons of every client, and the curves that follow."""
 
+    known_files = (FILE,)
+
     def files(self, found: Mapping[int, SurvivalTable]) -> Iterator[Table]:
         """The curve of all sites together, and that of each client, edge by edge."""
         yield FILE, COLUMNS, self._rows(found)
