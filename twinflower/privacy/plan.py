@@ -165,10 +165,11 @@ class Releases:
         return total
 
     def share(self, kind: str) -> float:
-        """The share of the budget for COUNTS or INTERVALS."""
-        return float((self.weights(kind) / self.weights(*TRAINED)).max())
+        """The share of the budget for COUNTS or INTERVALS of every client that is ever sampled."""
+        busiest = self.rounds_in.argmax()
+        return float(self.weights(kind)[busiest] / self.weights(*TRAINED)[busiest])
 
-    @property
+    @cached_property
     def rounds_in(self) -> Array:
         """The number of rounds (N,) that each client takes part in."""
         return self.total((entry.clients, 1.0) for entry in self.of_kind(ROUND))
