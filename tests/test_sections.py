@@ -20,7 +20,7 @@ from twinflower.simulation.report import charts, console, document, present, sec
 from twinflower.simulation.report.charts import chart
 from twinflower.simulation.report.document import Page, Section, Table, html, markdown
 from twinflower.simulation.report.present import SECTIONS, page
-from twinflower.simulation.report.sections.results import facts
+from twinflower.simulation.report.sections.results import facts, spread
 from twinflower.simulation.report.series import Series
 from twinflower.simulation.report.study import StoredRun, Study
 from twinflower.simulation.results.names import ANSWERS
@@ -226,6 +226,11 @@ def test_what_no_file_holds_is_no_number(studies):
     }
     shown = {fact.name: fact.value for fact in facts(run)}
     assert not any(NUMBER.search(value) for value in shown.values()), json.dumps(shown)
+
+
+def test_seeds_that_differ_by_rounding_have_no_deviation():
+    assert spread([{"x": 0.1 + 0.2}, {"x": 0.3}], "x", ".3g") == "0.3 +- 0"
+    assert spread([{"x": 0.1}, {"x": 0.3}], "x", ".3g") == f"0.2 +- {np.std([0.1, 0.3], ddof=1):.3g}"
 
 
 def test_a_comparison_of_one_run_has_its_curves(studies):
