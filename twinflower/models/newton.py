@@ -45,6 +45,8 @@ from .released import Released
 
 LEAST_CLEAR = 5.0
 MOST_MISSED = 3.0
+MOST_MISSED_IN_ROUNDS = 1.0
+"""If x is a point of Newton's method: there m is alike in all data sets, so what reference rows get wrong is a bias."""
 _EMPTY = (
     1e-9  # an eigenvalue of the information of reference rows, relative to the largest, which is rounding
 )

@@ -12,7 +12,7 @@ import numpy as np
 from ..arrays import Array
 from .coefficients import Coefficient
 from .inference import Inference, with_error
-from .newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
+from .newton import LEAST_CLEAR, MOST_MISSED, MOST_MISSED_IN_ROUNDS, Reference, Step
 from .released import Released
 
 _DETERMINED = 1e-6  # share of a row of T outside the basis, up to which it is rounding
@@ -44,8 +44,9 @@ def privately_inferred(
     at = x if released.base is None else released.base
     step = Step.of(at, released, reference)
     missed = step.missed(reference)
-    if not missed <= MOST_MISSED:
-        return Inference(table(x), [_too_far(missed)], private=True)
+    most = MOST_MISSED if released.base is None else MOST_MISSED_IN_ROUNDS
+    if not missed <= most:
+        return Inference(table(x), [_too_far(missed, most)], private=True)
     errors = step.errors(rows)
     errors[(errors == 0) | _loose(rows, reference.basis)] = np.nan  # a reference is no estimate
     pairs = zip(table(at + step.step), errors, strict=True)
@@ -67,9 +68,9 @@ def _too_noisy(clear: float) -> str:
     )
 
 
-def _too_far(missed: float) -> str:
+def _too_far(missed: float, most: float) -> str:
     return (
         "there are no intervals, because the model is too far from the maximum of the likelihood: one step of Newton's "
-        f"method would miss it by {missed:.2g} standard errors of a score, and at most {MOST_MISSED:g} are allowed; "
+        f"method would miss it by {missed:.2g} standard errors of a score, and at most {most:g} are allowed; "
         "more rounds help if the training had not converged, and else a larger privacy.epsilon"
     )
