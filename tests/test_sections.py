@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
