@@ -148,26 +148,22 @@ def show_coefficients(
 ) -> None:
     """Print the coefficients of a linear model as tables, or write them to a file, and what to know of them; against: a
     run whose model is nested in it, for a likelihood-ratio test."""
-    from twinflower.models.joint import likelihood_ratio
-    from twinflower.models.model import inferred
+    from twinflower.models.model import inferred, nested_test
     from twinflower.models.trained import load
 
     from .report.console import show
-    from .report.document import Section
-    from .report.sections.coefficients import as_file, table_of, tested
+    from .report.sections.coefficients import as_file, table_of
 
     known = load(model)
     if robust and known.information is None:
         raise SettingError(f"{model} has no standard errors: train with evaluation.standard-errors = true")
     found = inferred(known, robust, references)
-    ratio = likelihood_ratio(found.facts, inferred(load(against)).facts) if against else None
+    if against:
+        found = found._replace(tests=[*found.tests, nested_test(known, load(against), str(against))])
     section = table_of(found, known.origin.get("outcome", ""))._replace(title="")
     if out:
         deliver(as_file(found, out), out, f"{len(found.rows)} coefficients")
     show(section._replace(parts=[]) if out else section)
-    if ratio:
-        test = ratio._replace(column=f"what {against} lacks")
-        show(Section("", tables=[tested([test], "likelihood-ratio test of")]))
 
 
 def show_assessment(model: Path, rows: Path, out: Path | None, site: int | None, times: str) -> None:

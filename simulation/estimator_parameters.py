@@ -129,6 +129,12 @@ def default_algorithm(objective: str, settings: Mapping[str, Any], private: bool
     return next((table for table in tables if table in ALGORITHMS), FedPDM.name)
 
 
+def mode_of(algorithm: str) -> str:
+    """Where the noise of a private fit enters: "public-state", or what the algorithm has in its place."""
+    modes = ALGORITHMS[algorithm].modes if algorithm in ALGORITHMS else ()
+    return "gradient" if "gradient" in modes and "public-state" not in modes else "public-state"
+
+
 def run_config(keys: Mapping[str, Any], settings: Mapping[str, Any]) -> Config:
     """The configuration of a fit. keys: what follows from the estimator's own parameters. settings: its further ones.
 

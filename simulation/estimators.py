@@ -54,7 +54,7 @@ from .estimator_inputs import (
     validate_data,
     weighted,
 )
-from .estimator_parameters import Nested, Size, check_parameters, default_algorithm, run_config
+from .estimator_parameters import Nested, Size, check_parameters, default_algorithm, mode_of, run_config
 from .report.labels import score
 from .report.messages import row_line
 from .runs.facts import known
@@ -243,7 +243,7 @@ class Federated(Nested):  # type: ignore[misc]
         }  # fmt: skip
         if self._private:
             keys |= {
-                "privacy.mode": "public-state",
+                "privacy.mode": mode_of(algorithm),
                 "privacy.epsilon": self.epsilon,
                 "privacy.delta": self.delta,
             }

@@ -306,7 +306,7 @@ def test_sums_give_the_iterates_of_the_method():
         ({"alpha": math.nan}, "alpha must be"),
         ({"local_start": "cold"}, "local-start must be one of server, warm; got 'cold'"),
         ({"privacy": "public-state", "stopping_tolerance": 0.1}, "stopping-tolerance must be 0"),
-        ({"privacy": "as-published"}, "privacy.mode of FedDR must be one of none, public-state, gradient"),
+        ({"privacy": "as-published"}, "privacy.mode of feddr must be one of none, public-state, gradient"),
     ],
 )
 def test_settings_that_make_no_sense(keys, words):

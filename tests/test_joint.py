@@ -1,6 +1,7 @@
 """Tests of several coefficients at once, other references, and likelihoods, against statsmodels on the pooled rows."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from twinflower.errors import SettingError
 from twinflower.models.facts import Facts
 from twinflower.models.joint import likelihood_ratio
-from twinflower.models.model import inferred
+from twinflower.models.model import inferred, nested_test
 from twinflower.simulation import cli
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.run import trained_model
@@ -151,12 +152,28 @@ def test_the_command_shows_tests_references_and_the_ratio(tmp_path):
         "a (against b)",
         "b (reference)",
         "chi-squared(2)",
-        "likelihood-ratio test of",
+        "likelihood ratio against",
         "perfect fit",
     ):
         assert part in text
     assert isinstance(shown(nested, "--against", full).exception, SettingError)
     assert isinstance(shown(full, "--reference", "group").exception, SettingError)
-    shown(full, "--out", tmp_path / "found.json")
-    (test,) = json.loads((tmp_path / "found.json").read_text())["tests"]
-    assert test["column"] == "group" and test["freedom"] == 2
+    shown(full, "--against", nested, "--out", tmp_path / "found.json")
+    wald, ratio = json.loads((tmp_path / "found.json").read_text())["tests"]
+    assert wald["column"] == "group" and wald["freedom"] == ratio["freedom"] == 2
+    assert ratio["column"] == f"likelihood ratio against {nested}"
+
+
+def test_models_of_other_columns_or_rows_are_not_nested(tmp_path):
+    (tmp_path / "fewer").mkdir()
+    full, *_ = fitted(tmp_path, "logistic")
+    nested, *_ = fitted(tmp_path / "fewer", "logistic", ["group"])
+    assert nested_test(full, nested, "it").freedom == 2
+    with pytest.raises(SettingError, match="it is not nested in the model, which does not have group"):
+        nested_test(nested, full, "it")
+    other = replace(nested, origin={**nested.origin, "seed": 7})
+    with pytest.raises(SettingError, match="same rows; these have other seeds"):
+        nested_test(full, other, "it")
+    fewer = replace(nested, facts=nested.facts._replace(events=1))
+    with pytest.raises(SettingError, match="same rows"):
+        nested_test(full, fewer, "it")

@@ -1,5 +1,5 @@
 """FedPDM: federated primal-dual method (Li 2023: FedPDM-DP, Algorithm 1; Li 2024: DP-FedPDM, Algorithm 1), and
-BSDP-FedPDM, its sparsified form (Li 2024, Algorithm 2).
+BSDP-FedPDM, its sparsified form (Li 2024, Algorithm 2). Numbers at the margin without a paper are those of Li 2023.
 
     minimise  (1/N) sum_i f_i(x) + h(x),     f_i smooth, possibly non-convex, h with an easy prox
     L_i(x, x0, dual) = f_i(x) + <dual, x0 - x> + rho/2 ||x0 - x||^2

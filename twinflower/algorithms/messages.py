@@ -185,7 +185,7 @@ class Dense(Algorithm):
 
 def check_mode(algorithm: Any) -> None:
     """Raise SettingError unless the algorithm has its privacy mode."""
-    check_choice(f"privacy.mode of {type(algorithm).__name__}", algorithm.privacy, algorithm.modes)
+    check_choice(f"privacy.mode of {algorithm.name}", algorithm.privacy, algorithm.modes)
 
 
 def mean_of_senders(

@@ -68,7 +68,7 @@ class Inference(NamedTuple):
     """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth.
 
     private: whether they follow from noisy sums. facts: how far they are from the maximum, and on which rows they rest.
-    tests: of the columns with several terms (`models.joint`).
+    tests: of the columns with several terms (`models.joint`). robust: whether the errors are.
     """
 
     rows: list[Coefficient]
@@ -76,6 +76,7 @@ class Inference(NamedTuple):
     private: bool = False
     facts: Facts = UNKNOWN
     tests: Sequence[JointTest] = ()
+    robust: bool = False
 
     @property
     def estimates(self) -> Estimates:
@@ -148,9 +149,8 @@ def infer(
         for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
     remarks = _remarks(done, rows, information, facts, moves, curvature)
-    return Inference(
-        done, remarks, facts=facts, tests=joint_tests(done, covariance, freedom if exact else 0.0)
-    )
+    tests = joint_tests(done, covariance, freedom if exact else 0.0)
+    return Inference(done, remarks, facts=facts, tests=tests, robust=robust)
 
 
 def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array:

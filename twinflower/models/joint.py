@@ -90,8 +90,8 @@ def likelihood_ratio(model: Facts, nested: Facts) -> JointTest:
     if not (freedom > 0 and gain >= -_SAME * math.fabs(model.log_likelihood)):
         raise SettingError(
             "the nested model of a likelihood-ratio test must have fewer parameters than the other, and no higher "
-            f"likelihood; got {nested.parameters} and {model.parameters} parameters, and log likelihoods of "
-            f"{nested.log_likelihood:.6g} and {model.log_likelihood:.6g}"
+            f"likelihood (are the two swapped?); got {nested.parameters} and {model.parameters} parameters, and log "
+            f"likelihoods of {nested.log_likelihood:.6g} and {model.log_likelihood:.6g}"
         )
     statistic = max(2 * gain, 0.0)
     return JointTest("", statistic, freedom, float(special.chdtrc(freedom, statistic)))

@@ -31,6 +31,7 @@ from .facts import UNKNOWN, Facts
 from .inference import Estimates, Inference, infer, where_unclipped
 from .information import Information
 from .inputs import Inputs
+from .joint import JointTest, likelihood_ratio
 from .newton import Reference
 from .private_inference import privately_inferred
 from .released import Released
@@ -215,6 +216,26 @@ def inferred(
     facts = done.facts._replace(rows=done.facts.rows or model.facts.rows, **trained)
     done = done._replace(facts=facts)
     return done if model.information is None else where_unclipped(done)
+
+
+def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTest:
+    """The likelihood-ratio test of the columns that a model has and a nested one, of this name, has not.
+
+    SettingError for models that are not nested or not at the maximum, or that were trained on other rows, as far as
+    their numbers, the events and the seed show it.
+    """
+    others = set(nested.inputs.names) - set(model.inputs.names)
+    if others or model.objective != nested.objective:
+        more = ", ".join(sorted(others)) or f"objective {nested.objective}"
+        raise SettingError(f"{name} is not nested in the model, which does not have {more}")
+    test = likelihood_ratio(inferred(model).facts, inferred(nested).facts)
+    same = [(own.origin.get("seed"), own.facts.events, own.facts.dropped) for own in (model, nested)]
+    require(
+        same[0] == same[1],
+        "both models of a likelihood-ratio test must be trained on the same rows; these have other seeds, events or "
+        "rows left out",
+    )
+    return test._replace(column=f"likelihood ratio against {name}")
 
 
 def _inferred(model: TrainedModel, robust: bool) -> Inference:

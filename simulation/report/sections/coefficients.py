@@ -36,7 +36,11 @@ _NO_ERRORS = (
 )
 _ERRORS = (
     "Intervals at 95% and p-values (of no effect) are Wald's, from the information matrix at the model, for "
-    "independent rows; robust: with the outer products of the rows' gradients (HC0)."
+    "independent rows."
+)
+_ROBUST = (
+    "Standard errors are robust (HC0: with the outer products of the rows' gradients), and so are intervals at 95%, "
+    "p-values (of no effect) and tests of columns, which are Wald's, for independent rows."
 )
 _PRIVATE_ERRORS = "Intervals at 95% and p-values (of no effect) are for independent rows."
 
@@ -68,21 +72,22 @@ def table_of(found: Inference, outcome: str = "") -> Section:
         Section(title, tables=[Table(_headings(found.rows), rows)]) for title, rows in _tables(found.rows)
     ]
     facts = Table(("these estimates", ""), found.facts.lines)
-    tests = [tested(found.tests)] * bool(found.tests)
+    tests = [_tested(found.tests)] * bool(found.tests)
     return Section(_TITLE, remarks(found, outcome), tables=[*tests, facts], parts=parts)
 
 
-def tested(tests: Sequence[JointTest], name: str = "all terms of") -> Table:
+def _tested(tests: Sequence[JointTest]) -> Table:
     """A table of tests that several coefficients are 0, each with the statistic's distribution."""
     rows = [
         (test.column, test.distribution, f"{test.statistic:.4g}", _p_value(test.p_value)) for test in tests
     ]
-    return Table((name, "distribution", "statistic", "p"), rows)
+    return Table(("all terms of", "distribution", "statistic", "p"), rows)
 
 
 def remarks(found: Inference, outcome: str = "") -> list[str]:
     """What a reader of the tables should know; outcome: see `table_of`."""
-    errors = [_PRIVATE_ERRORS if found.private else _ERRORS] if _has_errors(found.rows) else []
+    kind = _PRIVATE_ERRORS if found.private else _ROBUST if found.robust else _ERRORS
+    errors = [kind] if _has_errors(found.rows) else []
     return [
         *([_sentence(outcome)] if outcome else []),
         _UNITS,
