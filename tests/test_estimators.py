@@ -666,3 +666,11 @@ def test_the_distance_is_0_at_the_optimum_alone(settings):
     best = setup.central.optimum
     assert distance(setup, best) < 1e-3
     assert distance(setup, best + 0.3) > 0.1
+
+
+def test_private_newton_needs_no_setting_of_where_the_noise_enters():
+    X, y = hard("classes")
+    fitted = FederatedClassifier("newton", epsilon=8, rounds=3, ranges=(-3, 3), random_state=0).fit(X, y)
+    assert "(8, 0.0001)-DP" in fitted.privacy_["guarantee"]
+    with pytest.raises(SettingError, match="set rounds to 3; got 30"):
+        FederatedClassifier("newton", epsilon=8, ranges=(-3, 3)).fit(X, y)
