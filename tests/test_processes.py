@@ -249,8 +249,8 @@ def test_deploy_says_one_line_and_leaves_no_key(tmp_path):
     deaf.write_text(f"#!{sys.executable}\n{DEAF}{WAIT}")
     deaf.chmod(0o755)
     text = (
-        "from twinflower.simulation import cli; from twinflower.simulation.runtimes import engine; "
-        f"engine.command_of = lambda *_: {str(deaf)!r}; cli.main()"
+        "from twinflower.simulation import cli; from twinflower.simulation.runtimes import flower; "
+        f"flower.command_of = lambda *_: {str(deaf)!r}; cli.main()"
     )
     words = [
         "deploy",
