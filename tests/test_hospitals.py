@@ -53,7 +53,9 @@ def command(*words):
 def test_from_four_tables_to_predictions(folder):
     shown = command("schema", "--check", "schema.toml", *map(str, sorted(Path("sites").glob("*.csv"))))
     assert "digest of schema.toml" in shown
-    assert "epsilon 8 at delta 0.0001" in command("run", "hospitals.toml", "--out", "run", "--runtime", "cohort")
+    assert "epsilon 8 at delta 0.0001" in command(
+        "run", "hospitals.toml", "--out", "run", "--runtime", "cohort"
+    )
     assert len(command("predict", "run", "new-patients.csv").splitlines()) == 1 + 5
     lines = Path("sites/hungary.csv").read_text().splitlines()
     Path("unlabelled.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines))
