@@ -86,30 +86,30 @@ def warnings(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def guarantee(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The guarantee of the run that spent the most privacy, including failed runs; empty if none spent any."""
-    spent = [own for own in summaries if own["privacy"] and own["privacy"]["mu"] != 0]
-    worst = max(spent, key=lambda own: _mu(own["privacy"]), default=None)
+    private = [run for run in summaries if run["privacy"] and run["privacy"]["mu"] != 0]
+    worst = max(private, key=lambda run: _mu(run["privacy"]), default=None)
     if worst is None:
         return []
-    told = worst["privacy"]
-    return _in_short(told, worst["rounds"]) if told["mu"] else [f"privacy: {told['guarantee']}"]
+    spent = worst["privacy"]
+    return _in_short(spent, worst["rounds"]) if spent["mu"] else [f"privacy: {spent['guarantee']}"]
 
 
-def _mu(told: Mapping[str, Any]) -> float:
-    return math.inf if told["mu"] is None else told["mu"]  # type: ignore[no-any-return]
+def _mu(spent: Mapping[str, Any]) -> float:
+    return math.inf if spent["mu"] is None else spent["mu"]  # type: ignore[no-any-return]
 
 
-def _in_short(told: Mapping[str, Any], rounds: int) -> list[str]:
+def _in_short(spent: Mapping[str, Any], rounds: int) -> list[str]:
     """The guarantee, and what it means for an attacker; the entry `guarantee` of summary.json has all conditions."""
-    replaced = told["unit"].split(", ")[-1]
-    alone = ""
-    if "epsilon_alone" in told:
-        alone = f", against {told['attacker']}; epsilon {told['epsilon_alone']:.4g} against everybody else together"
-    seeded = "; simulation: the noise is seeded, not secret" if "seeded" in told["guarantee"] else ""
+    replaced, alone = spent["unit"].split(", ")[-1], ""
+    period = "1 round" if rounds == 1 else f"all {rounds} rounds"
+    if "epsilon_alone" in spent:
+        alone = f", against {spent['attacker']}; epsilon {spent['epsilon_alone']:.4g} against everybody else together"
+    seeded = "; simulation: the noise is seeded, not secret" if "seeded" in spent["guarantee"] else ""
     return [
-        f"privacy: epsilon {told['epsilon']:.4g} at delta {told['delta']:g} for each client over all {rounds} rounds, "
-        f"under {replaced} (mu {told['mu']:.4g}){alone}{seeded}",
+        f"privacy: epsilon {spent['epsilon']:.4g} at delta {spent['delta']:g} for each client over {period}, "
+        f"under {replaced} (mu {spent['mu']:.4g}){alone}{seeded}",
         "an attacker who must choose between two candidates for it is right at most "
-        f"{told['attacker_accuracy']:.1%} of the time (a guess: 50%)",
+        f"{spent['attacker_accuracy']:.1%} of the time (a guess: 50%)",
     ]
 
 
