@@ -129,6 +129,10 @@ class AlgorithmClient(NumPyClient):
                 f"privacy '{algorithm.privacy}' {'needs a guard' if guard is None else 'takes no guard'}"
             )
         require(
+            guard is None or not algorithm.sends_sums or guard.row_norm <= algorithm.info.row_norm,
+            f"{algorithm.name} needs a guard whose row_norm is at most that of its RunInfo, which its noise follows",
+        )
+        require(
             guard is None or all(answer.guard is not None for answer in self.answers.values()),
             "a private client answers questions with noise only: give every SiteAnswer a guard",
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import SMALL, VARIANTS, keywords, last, query, run, small
@@ -16,19 +17,22 @@ import twinflower
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.algorithms.private_newton import best_share, floor_of, raised
+from twinflower.clients import CLIENTS
 from twinflower.data.columns import Range
 from twinflower.data.columns import Target as Label
 from twinflower.errors import SettingError
+from twinflower.known_objectives import with_weights
 from twinflower.models.model import inferred
 from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED_IN_ROUNDS, Reference, Step
 from twinflower.models.released import Units
 from twinflower.privacy import gdp_epsilon
-from twinflower.privacy.audit import replay
+from twinflower.privacy.audit import neighbours, replay
+from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import SimulatedNoise
 from twinflower.privacy.plan import INTERVALS, Plan, Target
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
-from twinflower.problems.objectives import make_objective
+from twinflower.problems.objectives import LinearObjective, make_objective
 from twinflower.problems.regularisers import L1
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.run import trained_model
@@ -51,13 +55,13 @@ def newton(objective, rounds=3, **keys):
     return Newton(privacy="gradient", info=info, **keys)
 
 
-def moves(objective, data, other, x, **keys):
+def moves(objective, data, other, x, schedule=WHOLE, **keys):
     """The moves of a client's releases at x as parts of what is charged."""
     algorithm = newton(objective, **keys)
     rounds = algorithm.info.rounds
     inboxes = [algorithm.init_server(x, 1, np.array(0, np.uint64))] * rounds
     inboxes = [algorithm.broadcast(server, 1, np.array(0)) for server in inboxes]
-    found = replay(algorithm, objective, data, other, WHOLE, objective.bounds(1.0), inboxes)
+    found = replay(algorithm, objective, data, other, schedule, objective.bounds(1.0), inboxes)
     assert len(found) == rounds and all(move.agrees for move in found)
     return max(move.moved / move.sensitivity for move in found)
 
@@ -97,9 +101,45 @@ def test_least_squares_attain_the_sensitivity(share):
         assert 0.99 <= moves(LINEAR, *linear_pair(share), x, gradient_share=share) <= 1 + 1e-9
 
 
+@pytest.mark.parametrize("weighing", ["rows", "classes"])
+def test_the_largest_weight_is_in_the_sensitivity(weighing):
+    """A record whose features turn by a right angle moves the matrix, too, by its weight."""
+    rows, others = np.zeros((10, 3)), np.zeros((10, 3))
+    rows[:, 0] = others[1:, 0] = others[0, 1] = 1.0
+    objective = (
+        with_weights(make_objective("logistic", 3, 2), "logistic", 30.0)
+        if weighing == "rows"
+        else LinearObjective("logistic", class_weights="30,30").build(3, 2)
+    )
+    weights, labels = np.full(10, 30.0) if weighing == "rows" else None, np.zeros(10, np.int64)
+    pair = (Batch(features, labels, row_weights=weights) for features in (rows, others))
+    assert 0.8 < moves(objective, *pair, np.zeros(3)) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize("group", [3, 0])
+def test_records_that_are_replaced_together_are_all_in_the_sensitivity(group):
+    objective, schedule = make_objective("logistic", 4, 2), LocalSchedule(0, 1, group=group)
+    pair = neighbours(12, 4, 1.0, replaced=group or 12)
+    assert 0.99 < moves(objective, *pair, 1e3 * np.eye(4)[0], schedule) <= 1 + 1e-9
+
+
+def test_a_client_whose_rows_may_be_longer_than_its_method_knows_is_refused(tmp_path):
+    objective, schedule = make_objective("logistic", 4, 2), LocalSchedule(0, 1)
+    algorithm = Newton(privacy="gradient", info=RunInfo(1, 1, row_norm=1.0))
+    plan = Plan.of(
+        algorithm, objective.bounds(5.0), schedule.workloads([12]), [[0]], Target(noise_multiplier=1.0)
+    )
+    rows = neighbours(12, 4, 1.0)[0]
+    for row_norm in (5.0, math.inf):
+        guard = plan.guard(0, FileLedger(tmp_path / "site.ledger", "site", 100.0, 1e-4), row_norm=row_norm)
+        context = Context(1, 1, {}, RecordDict(), {})
+        with pytest.raises(SettingError, match="row_norm is at most that of its RunInfo"):
+            CLIENTS["newton"](context, algorithm, objective, rows, np.zeros(4), 0, 1, schedule, guard=guard)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_no_record_moves_a_release_by_more_than_its_sensitivity(name):
-    """Random pairs of records, long, short and opposite, at points of all sizes, and k of them together."""
+    """Random pairs of records, long, short and opposite, at points of all sizes."""
     objective, draw = ALL[name], np.random.default_rng(0)
     for share in (*SHARES, *([] if objective is LINEAR else [1.0])):
         units = Units.sharing(objective, 1.0, share)

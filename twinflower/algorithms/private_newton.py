@@ -30,9 +30,10 @@ curvature L, and with r = B / L and q = 1 - kappa^2, that is 4 / s + r^2 / (1 - 
 
     s = 2 / (2 q + r sqrt q),   or at 1 if that is larger.
 
-The logistic loss has s = 1, softmax .85, and least squares 2/3. Rounds get shares of the budget that grow by
-1 / budget_ratio, because Newton's method squares what an early round leaves over, noise included. Of the ratios 1/2 to
-1/6, 1/4 was the best or within 10% of it on seven tables with 12 to 82 parameters, at epsilon 1, 4 and 8.
+The logistic loss has s = 1, softmax .85, and least squares 2/3 (without its own factor, which changes 2%). Rounds get
+shares of the budget that grow by 1 / budget_ratio, because Newton's method squares what an early round leaves over,
+noise included. Of the ratios 1/2 to 1/6, 1/4 was the best or within 10% of it on seven tables with 12 to 82 parameters,
+at epsilon 1, 4 and 8.
 
 Floor. A step along a direction in which the noise hides the curvature would be arbitrarily long. For a unit vector u,
 |N u| is nu sqrt((d + 1) / 2) for most u, and nu sqrt(2 d) at most (Wigner's law for large d). The floor is the

@@ -244,7 +244,9 @@ class DiscreteCox(LinearModel):
         """See `LinearModel.information_bounds`: the largest norm is that of J^T J / 4, with all intervals at risk."""
         require(math.isfinite(self.loss.curvature_bound), UNBOUNDED)
         stretch = self.stretch(row_norm**2)  # the largest eigenvalue of J J^T; the others are 1
-        return self._most * self.loss.curvature_bound * math.sqrt(stretch**2 + self.outputs - 1), KAPPA
+        return self._most * self.loss.curvature_bound * math.hypot(
+            stretch, math.sqrt(self.outputs - 1)
+        ), KAPPA
 
     def outer(self, slopes: Array, features: Array) -> Array:
         """See `LinearModel.outer`."""
