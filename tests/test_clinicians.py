@@ -16,6 +16,7 @@ from documents import ROOT, cells, tables
 from pages import Page, command
 
 import twinflower
+from twinflower.models.model import nested_test
 from twinflower.models.time_scores import TimeTable
 from twinflower.simulation.results.reading import read_scores
 
@@ -97,9 +98,18 @@ def rows_of(path):
 
 
 def test_the_cells_run_as_they_stand(folder):
-    for name, number in (("hospitals", 5), ("survival", 4)):
+    for name, number in (("hospitals", 7), ("survival", 4)):
         runs = list((folder / name / "runs").iterdir())
         assert len(runs) == number and all((own / "report.html").exists() for own in runs)
+
+
+def test_the_tests_of_chest_pain(folder):
+    full, nested = (twinflower.load(folder / "hospitals" / "runs" / name) for name in ("final", "no-pain"))
+    wald = next(test for test in full.coefficients().tests if test.column == "cp")
+    ratio = nested_test(full, nested, "no-pain")
+    said = " ".join(HOSPITALS.split())
+    assert f"Wald's chi-squared is {wald.statistic:.1f} on {wald.freedom} degrees of freedom" in said
+    assert f"and the likelihood ratio {ratio.statistic:.1f}." in said
 
 
 def test_the_table_of_odds_ratios(folder):

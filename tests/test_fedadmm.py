@@ -315,7 +315,7 @@ def test_a_client_that_took_no_part_keeps_its_state():
         ({"regulariser": L1(0.1), "server_step": 1.0}, "server-step must be 0 with a regulariser"),
         ({"local_start": "cold"}, "local-start must be one of server, warm; got 'cold'"),
         ({"privacy": "public-state", "stopping_tolerance": 0.1}, "stopping-tolerance must be 0"),
-        ({"privacy": "as-published"}, "privacy.mode of FedADMM must be one of none, public-state, gradient"),
+        ({"privacy": "as-published"}, "privacy.mode of fedadmm must be one of none, public-state, gradient"),
     ],
 )
 def test_settings_that_make_no_sense(keys, words):

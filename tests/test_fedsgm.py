@@ -413,7 +413,7 @@ def test_what_a_model_is_measured_by():
         ({"switching": "soft", "threshold": 0.0}, "needs beta or threshold above 0"),
         ({"threshold": -0.1}, "threshold must be at least 0; got -0.1"),
         ({"privacy": "gradient"}, "loss-clip must be above every bound"),
-        ({"privacy": "public-state"}, "privacy.mode of FedSGM must be one of none, gradient"),
+        ({"privacy": "public-state"}, "privacy.mode of fedsgm must be one of none, gradient"),
     ],
 )
 def test_settings_that_make_no_sense(keys, words):

@@ -197,7 +197,7 @@ def test_random_entries_need_no_indices_on_the_wire():
         ({"shift_step": -0.1}, "shift-step must be from 0 to 1; got -0.1"),
         ({"shift_step": 1.1}, "shift-step must be from 0 to 1; got 1.1"),
         ({"uplink_ratio": 0.0}, "uplink-ratio must be above 0 and at most 1"),
-        ({"privacy": "public-state"}, "privacy.mode of SoteriaFL must be one of none, gradient"),
+        ({"privacy": "public-state"}, "privacy.mode of soteriafl must be one of none, gradient"),
     ],
 )
 def test_settings_that_make_no_sense(keys, words):
