@@ -1,6 +1,5 @@
 """The algorithm of a run, built from its settings: its regulariser, public information, sums, and starting point."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -112,9 +111,9 @@ def with_noise(
     """The algorithm for a server that knows the noise of the plan, if the method's messages hold noisy sums."""
     if plan is None or not algorithm.sends_sums:
         return algorithm
-    releases = [algorithm.release(plan.bounds, schedule.workload(int(m)), 1) for m in sizes]
-    spreads = np.array([release.spread * math.sqrt(release.weight) for release in releases])
-    return algorithm.with_noise(objective, plan.multipliers * spreads)
+    releases = (algorithm.release(plan.bounds, workload, 1) for workload in schedule.workloads(sizes))
+    sensitivities = np.array([release.sensitivity for release in releases])
+    return algorithm.with_noise(objective, plan.multipliers * sensitivities)
 
 
 def graph_of(config: Config) -> Neighbours:

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..data.cells import few
-from ..data.columns import INDICATOR, REFUSE, Category, Number
+from ..data.columns import INDICATOR, REFUSE, Category, Column, Number
 from ..data.schema import Schema
 from ..errors import SettingError
 from .inputs import Inputs
@@ -98,8 +98,8 @@ def table(
 def compared(inputs: Inputs, references: Mapping[str, str]) -> Inputs:
     """The inputs with these categories as references, by the name of their column; SettingError for a column or a
     category that is not there."""
-    columns_ = inputs.schema.columns if inputs.schema else ()
-    known = {column.name: column for column in columns_ if isinstance(column, Category)}
+    columns = inputs.schema.columns if inputs.schema else ()
+    known = {column.name: column for column in columns if isinstance(column, Category)}
     for name, category in references.items():
         if name not in known:
             raise SettingError(f"{name!r} is no column with categories: {few(known) or 'there are none'}")
@@ -109,13 +109,12 @@ def compared(inputs: Inputs, references: Mapping[str, str]) -> Inputs:
             )
     if not (references and inputs.schema):
         return inputs
-    columns = tuple(
-        replace(column, base=known[column.name].categories.index(references[column.name]))
-        if isinstance(column, Category) and column.name in references
-        else column
-        for column in inputs.schema.columns
-    )
-    return replace(inputs, schema=replace(inputs.schema, columns=columns))
+    chosen: dict[str, Column] = {
+        name: replace(known[name], base=known[name].categories.index(category))
+        for name, category in references.items()
+    }
+    changed = tuple(chosen.get(column.name, column) for column in columns)
+    return replace(inputs, schema=replace(inputs.schema, columns=changed))
 
 
 def spans(inputs: Inputs) -> dict[str, float]:

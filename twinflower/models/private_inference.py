@@ -1,8 +1,8 @@
 """Coefficients with intervals from what private sites release about a model (`models.newton`).
 
 The estimates are those of a noisy step of Newton's method from the model, so they differ from the model's own weights.
-With private rounds of Newton's method it is the step of the last round, from the point
-before it. Where the step is not to be trusted, there are no intervals, and the coefficients are the model's own.
+With private rounds of Newton's method it is the step of the last round, from the point before it. Where the step is not
+to be trusted, there are no intervals, and the coefficients are the model's own.
 """
 
 from collections.abc import Callable
