@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.clients import AlgorithmClient
@@ -18,6 +19,10 @@ from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.catalogue import DEFAULTS
 from twinflower.simulation.settings.reader import chosen, resolve
 from twinflower.work import Report
+
+# Arguments of scikit-learn's LogisticRegression for the l1 penalty; before 1.8 it needs the penalty's name.
+OLD = getattr(LogisticRegression(), "penalty", "") == "l2"
+LASSO: dict[str, Any] = {"penalty": "l1"} if OLD else {"l1_ratio": 1.0}
 
 # One entry per algorithm and per option that changes its recursion; a newcomer is covered by adding its own.
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from problems import LASSO
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_iris, make_regression
@@ -595,7 +596,7 @@ def test_by_default_a_classifier_is_at_the_sparse_optimum_of_scikit_learn():
     X, y = hard("classes")
     penalty = {"regulariser.name": "l1", "regulariser.weight": 0.01, "regulariser.intercept": False}
     ours = FederatedClassifier(random_state=0, ranges=(-1, 1), settings=penalty).fit(np.clip(X, -1, 1), y)
-    known = LogisticRegression(l1_ratio=1, C=1 / (0.01 * len(X)), solver="saga", tol=1e-12, max_iter=100_000)
+    known = LogisticRegression(**LASSO, C=1 / (0.01 * len(X)), solver="saga", tol=1e-12, max_iter=100_000)
     known.fit(np.clip(X, -1, 1), y)
     np.testing.assert_allclose(ours.coef_.ravel(), known.coef_.ravel(), atol=1e-6)
     assert 0 < np.count_nonzero(ours.coef_) < X.shape[1]

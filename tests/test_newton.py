@@ -8,7 +8,7 @@ import pytest
 import statsmodels.api as sm
 from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
-from problems import run, small
+from problems import LASSO, run, small
 from sklearn.linear_model import Lasso, LogisticRegression
 from statsmodels.duration.hazard_regression import PHReg
 from test_discrete_cox import cox_people, person_periods
@@ -54,8 +54,6 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
 from twinflower.survival_labels import signed
 
-OLD = getattr(LogisticRegression(), "penalty", "") == "l2"  # scikit-learn before 1.8
-LASSO = {"penalty": "l1"} if OLD else {"l1_ratio": 1.0}
 UNEQUAL = (200, 60, 30, 10)
 WHOLE = LocalSchedule(batch_size=0, max_local_steps=1)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import LASSO
 from site_files import two_classes
 from sklearn.linear_model import ElasticNet, LogisticRegression, enet_path
 from typer.testing import CliRunner
@@ -39,8 +40,6 @@ PRIVATE = {
     "objective.name": "logistic", "regulariser.name": "l1", "privacy.mode": "gradient",
     "privacy.epsilon": 8.0, "privacy.tune-share": 0.5,
 }  # fmt: skip
-OLD = getattr(LogisticRegression(), "penalty", "") == "l2"  # scikit-learn before 1.8
-LASSO = {"l1_ratio": 1.0} | ({"penalty": "elasticnet"} if OLD else {})
 SHORT = Plan(weights=5, ratio=0.05, folds=3)
 
 
