@@ -6,13 +6,13 @@ Four sites with equal numbers of rows, divided by one constant to norms of at mo
 column of ones, or two numbers, a category of three values of which one has 5% of the rows, and a column of ones; with
 --designs uneven numbers that are not spread evenly over their ranges, as the public reference rows are. Plain gradient
 descent, in which every site adds noise to its mean gradient, and after it the release from which intervals follow, for
-half of the budget (`twinflower.models.released`, `twinflower.models.newton`), under (epsilon, 1e-5)-DP of each site
-with replacement of one row. Without privacy, it is Wald's interval at the maximum of the likelihood.
+half of the budget (`twinflower.models.released`, `twinflower.models.private_inference`), under (epsilon, 1e-5)-DP of
+each site with replacement of one row. Without privacy, it is Wald's interval at the maximum of the likelihood.
 
-Printed is the share of data sets that get intervals by the two rules of `twinflower.models.newton`, and among these the
-share of intervals, over data sets and coefficients, that hold the coefficient of the model that the rows were drawn
-from, the same for the worst coefficient, and the median length in lengths of Wald's. Coefficients are those that the
-data determine: each is projected to the directions with information.
+Printed is the share of data sets that get intervals by the two rules of `twinflower.models.private_inference`, and
+among these the share of intervals, over data sets and coefficients, that hold the coefficient of the model that the
+rows were drawn from, the same for the worst coefficient, and the median length in lengths of Wald's. Coefficients are
+those that the data determine: each is projected to the directions with information.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import numpy as np
 
 from twinflower import special
 from twinflower.arrays import Array, Labels
-from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
+from twinflower.models.private_inference import LEAST_CLEAR, MOST_MISSED, Reference, Step
 from twinflower.models.released import Released, Units
 from twinflower.privacy.plan import INTERVALS, ROUND, Plan, Target
 from twinflower.privacy.release import Release, gradient_release

@@ -12,7 +12,7 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from typer.testing import CliRunner
 
 from twinflower.errors import SettingError
-from twinflower.models.class_scores import ClassBins, ClassTable, one_against_rest
+from twinflower.models.discrimination import ClassBins, ClassTable, one_against_rest
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
 from twinflower.privacy.unit import ONE_RECORD, Unit

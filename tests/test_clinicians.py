@@ -17,7 +17,7 @@ from pages import Page, command
 
 import twinflower
 from twinflower.models.model import nested_test
-from twinflower.models.time_scores import TimeTable
+from twinflower.models.time_auc import TimeTable
 from twinflower.simulation.results.reading import read_scores
 
 # The last part of the page needs data that are not in the repository.

@@ -21,7 +21,7 @@ from twinflower.errors import ReplyError, SettingError
 from twinflower.models.information import Information
 from twinflower.models.inputs import Inputs
 from twinflower.models.model import inferred
-from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED, Reference, Step
+from twinflower.models.private_inference import LEAST_CLEAR, MOST_MISSED, Reference, Step
 from twinflower.models.released import Released, Units, released_size
 from twinflower.privacy.charges import ChargedBefore, total_cost
 from twinflower.privacy.plan import COUNTS, INTERVALS

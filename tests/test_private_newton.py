@@ -23,7 +23,7 @@ from twinflower.data.columns import Target as Label
 from twinflower.errors import SettingError
 from twinflower.known_objectives import with_weights
 from twinflower.models.model import inferred
-from twinflower.models.newton import LEAST_CLEAR, MOST_MISSED_IN_ROUNDS, Reference, Step
+from twinflower.models.private_inference import LEAST_CLEAR, MOST_MISSED_IN_ROUNDS, Reference, Step
 from twinflower.models.released import Units
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import neighbours, replay

@@ -9,7 +9,7 @@ from sklearn.base import clone
 from typer.testing import CliRunner
 
 import twinflower
-from twinflower.concordance import concordance
+from twinflower.concordance import concordance, integrated_brier
 from twinflower.data.checks import describe_fit, problems
 from twinflower.data.columns import Range
 from twinflower.data.draft_notes import drafted
@@ -17,7 +17,6 @@ from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.tables import read_rows
 from twinflower.errors import DataError, SettingError
 from twinflower.models.assessment import assess
-from twinflower.models.brier import integrated_brier
 from twinflower.models.time_auc import areas
 from twinflower.models.trained import load, predictions
 from twinflower.simulation import cli

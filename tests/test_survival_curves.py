@@ -9,9 +9,8 @@ from lifelines.utils import survival_table_from_events
 from numpy.testing import assert_allclose, assert_array_equal
 from statsmodels.duration.survfunc import SurvfuncRight
 
-from twinflower.concordance import concordance
+from twinflower.concordance import brier, concordance, integrated_brier
 from twinflower.errors import SettingError
-from twinflower.models.brier import brier, integrated_brier
 from twinflower.models.survival import SurvivalTable, TimeGrid
 from twinflower.survival_labels import signed
 

@@ -14,14 +14,13 @@ from test_survival import PRIVATE, SCHEMA, patients
 from typer.testing import CliRunner
 
 from twinflower.clients.records import record_of
+from twinflower.concordance import _uncensored
 from twinflower.errors import SettingError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.known_objectives import make_model
-from twinflower.models.brier import _uncensored
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
-from twinflower.models.time_auc import Persons, _Area, areas
-from twinflower.models.time_scores import TimeBins, TimeTable
+from twinflower.models.time_auc import Persons, TimeBins, TimeTable, _Area, areas
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.held_out import score_bins

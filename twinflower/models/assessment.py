@@ -7,16 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Labels, Mask
-from ..concordance import concordance
+from ..concordance import concordance, integrated_brier
 from ..errors import SettingError, require
 from ..known_objectives import PROBABILISTIC
 from ..survival_labels import unsigned
-from .brier import integrated_brier
-from .class_scores import ClassBins, ClassTable, one_against_rest
-from .discrimination import Bins, ScoreTable, ranked
+from .discrimination import Bins, ClassBins, ClassTable, ScoreTable, one_against_rest, ranked
 from .intervals import Share, mean_share, share
 from .model import scored
-from .risk_model import RiskModel
+from .survival_model import RiskModel
 from .time_auc import areas
 from .trained import Trained, TrainedClassifier, TrainedRegressor, TrainedSurvival
 

@@ -32,8 +32,7 @@ from .inference import Estimates, Inference, infer, where_unclipped
 from .information import Information
 from .inputs import Inputs
 from .joint import JointTest, likelihood_ratio
-from .newton import Reference
-from .private_inference import privately_inferred
+from .private_inference import Reference, privately_inferred
 from .released import Released
 
 VERSION = 1

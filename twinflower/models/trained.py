@@ -39,8 +39,7 @@ from .information import Information
 from .inputs import Inputs
 from .model import VERSION, TrainedModel, labelled
 from .released import Released
-from .risk_model import TrainedRisk
-from .survival_model import TrainedSurvival
+from .survival_model import TrainedRisk, TrainedSurvival
 
 _INFORMATION = "information.npz"
 _PROBABLE = ("softmax", "logistic")

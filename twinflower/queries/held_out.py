@@ -12,12 +12,11 @@ import numpy as np
 from ..arrays import Array
 from ..errors import require
 from ..known_objectives import SURVIVAL
-from ..models.class_scores import ClassBins
-from ..models.discrimination import Bins
+from ..models.discrimination import Bins, ClassBins
 from ..models.intervals import LEVEL, share_interval
 from ..models.score_bins import ScoreBins
 from ..models.survival import TimeGrid
-from ..models.time_scores import TimeBins
+from ..models.time_auc import TimeBins
 from ..privacy.guard import Guard
 from ..privacy.mechanism import evaluation_draws, secret
 from ..privacy.plan import EVALUATION, Plan, PlannedRelease

@@ -8,8 +8,7 @@ import numpy as np
 
 from ..arrays import Array
 from ..data.columns import Target
-from ..models.class_scores import ClassTable
-from ..models.discrimination import ScoreTable
+from ..models.discrimination import ClassTable, ScoreTable
 from ..models.evaluation import (
     COLUMNS,
     ERROR_COLUMNS,
@@ -19,7 +18,7 @@ from ..models.evaluation import (
     private_columns,
 )
 from ..models.score_bins import Counted
-from ..models.time_scores import TimeTable
+from ..models.time_auc import TimeTable
 from .held_out_question import Found
 from .query import Answers, Table
 

@@ -3,10 +3,10 @@
 A private client releases a noisy sum. A row that is predicted correctly counts 1, any other row 0; or a row counts its
 loss, clipped to [0, bound] and divided by the bound. Replacing k records changes the sum by at most k. The rows can
 also be counted by class and by bin of their score (`models.discrimination`), or by time and by bin of their risk
-(`models.time_scores`). A row is in one cell of one histogram, or of each of h histograms where there is one for each
-of h > 2 classes (`models.class_scores`), so replacing k records moves all counts together by at most k sqrt(2 h). They
-are released together with the sum, which is multiplied by sqrt(2 h): all these numbers together move by at most
-2 k sqrt h. `privacy.plan` says what this costs.
+(`models.time_auc`). A row is in one cell of one histogram, or of each of h histograms where there is one for each of h
+> 2 classes (`models.discrimination`), so replacing k records moves all counts together by at most k sqrt(2 h). They are
+released together with the sum, which is multiplied by sqrt(2 h): all these numbers together move by at most 2 k sqrt h.
+`privacy.plan` says what this costs.
 
 Without privacy a client sends the numbers themselves, of one model after each round.
 """
@@ -31,7 +31,7 @@ from ..models.evaluation import (
     pooled,
 )
 from ..models.score_bins import Counted, ScoreBins
-from ..models.time_scores import TimeTable
+from ..models.time_auc import TimeTable
 from ..privacy.release import Release
 from ..privacy.unit import Unit
 from ..problems.interfaces import Batch, Objective, RowLosses

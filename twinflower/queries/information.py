@@ -17,7 +17,7 @@ from ..data.columns import Number
 from ..errors import ReplyError, SettingError, require
 from ..known_objectives import SURVIVAL, ObjectiveSettings
 from ..models.information import MOST_PARAMETERS, Information, packed_size
-from ..models.newton import LEAST_CLEAR, Reference
+from ..models.private_inference import LEAST_CLEAR, Reference
 from ..models.released import Released, Units, released_size
 from ..privacy.guard import Guard
 from ..privacy.mechanism import Draws, seeded

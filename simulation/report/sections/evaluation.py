@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from twinflower.models.assessment import Assessment, Measure
-from twinflower.models.class_scores import ClassTable
-from twinflower.models.discrimination import ScoreTable
+from twinflower.models.discrimination import ClassTable, ScoreTable
 from twinflower.models.evaluation import together
 from twinflower.models.intervals import Share
 from twinflower.models.model import TrainedModel
 from twinflower.models.score_bins import Counted
-from twinflower.models.time_scores import TimeTable
+from twinflower.models.time_auc import TimeTable
 
 from ...results.reading import read_scores
 from ..charts import Chart, chart
