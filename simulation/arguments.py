@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from twinflower.decimals import whole
-from twinflower.errors import DataError, RunError, SettingError
+from twinflower.errors import DataError, RunError, SettingError, require
 from twinflower.settings import Value, nearest
 
 from .report.console import say
@@ -157,6 +157,10 @@ def show_coefficients(
     known = load(model)
     if robust and known.information is None:
         raise SettingError(f"{model} has no standard errors: train with evaluation.standard-errors = true")
+    require(
+        not (robust and against),
+        "a likelihood-ratio test is for independent rows and has no robust form: leave --robust or --against out",
+    )
     found = inferred(known, robust, references)
     if against:
         found = found._replace(tests=[*found.tests, nested_test(known, load(against), str(against))])

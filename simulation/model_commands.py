@@ -116,7 +116,9 @@ def coefficients(
     out: Annotated[
         Path | None, output("CSV file to write, or JSON if it ends in .json (default: the screen)")
     ] = None,
-    robust: Annotated[bool, typer.Option("--robust", help="robust standard errors (HC0)")] = False,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="robust standard errors (HC0, or by group)")
+    ] = False,
     reference: Annotated[
         list[str] | None,
         typer.Option(

@@ -474,9 +474,9 @@ def numbers_of(rows, corner):
 @pytest.mark.parametrize(
     ("numbers", "why"),
     [
-        (b"", "is 81 doubles"),
+        (b"", "is 82 doubles"),
         (b"\xff" * 8 * packed_size(6), "must be finite"),
-        (7, "is 81 doubles"),
+        (7, "is 82 doubles"),
         (numbers_of(1e9, 0.0), "must be that of 90 rows; it says 1e+09"),
         (numbers_of(90, 1.0), "must be symmetric"),
     ],

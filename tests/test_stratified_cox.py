@@ -7,14 +7,12 @@ from lifelines import CoxPHFitter
 from numpy.testing import assert_allclose
 from site_files import three_sites
 from statsmodels.duration.hazard_regression import PHReg
-from typer.testing import CliRunner
 
 import twinflower
 from twinflower.errors import SettingError
 from twinflower.models.information import Information
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.stratified_cox import TIES, StratifiedCoxObjective
-from twinflower.simulation import cli
 from twinflower.simulation.report.messages import row_line
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
@@ -200,12 +198,6 @@ def test_a_run_has_the_hazard_ratios_and_errors_of_statsmodels(keys, tmp_path):
     assert_allclose([row.estimate for row in found], known.params, rtol=1e-6)
     assert_allclose([row.std_error for row in found], known.bse, rtol=1e-6)
     assert_allclose([row.ratio for row in found], np.exp(known.params), rtol=1e-6)
-    with pytest.raises(
-        SettingError, match="has no robust standard errors, because a person's term depends on"
-    ):
-        model.coefficients(robust=True)
-    refused = CliRunner().invoke(cli.app, ["coefficients", str(tmp_path / "run"), "--robust"])
-    assert "leave --robust (robust=True) out" in str(refused.exception)
     assert np.isnan(results[0].rows[-1]["test_accuracy"])  # persons of several sites are not comparable
     assert row_line(results[0].rows[-1], "C-index").count("C-index") == 0
     page = report_run(tmp_path / "run").read_text()

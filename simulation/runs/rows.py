@@ -58,7 +58,7 @@ def _split_at_site(setup: PreparedRun, number: int, held: Partition) -> Prepared
         features=training.features,
         labels=training.labels,
         row_weights=training.row_weights,
-        groups=None,
+        groups=training.groups,
     )
     return replace(setup, site=number, dataset=dataset, own_held=own_held._replace(row_weights=None))
 

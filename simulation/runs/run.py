@@ -394,7 +394,7 @@ def distance(setup: PreparedRun, x: Array) -> float | None:
         return None
     x = x.astype(np.float64)
     sites = [setup.shards.rows(client) for client in range(setup.config.clients.count)]
-    sums = Information.together(Information.of(model, x, rows) for rows in sites)
+    sums = Information.together(Information.of(model, x, rows, False) for rows in sites)
     steepest = max(float(np.linalg.eigvalsh(sums.matrix)[-1]) / sums.rows, _FLAT)
     mapped = x - setup.regulariser.prox(x - setup.central.gradient(x) / steepest, 1 / steepest)
     return farthest(sums._replace(gradient=sums.rows * steepest * mapped), isinstance(model.loss, Squared))

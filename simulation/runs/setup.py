@@ -112,7 +112,7 @@ class PreparedRun:
             shards = Shards.grouped(
                 data.features, data.labels, self.partition.rows, self.partition.offsets, data.row_weights
             )
-        return shards.prepared(self.objective)
+        return replace(shards, groups=data.groups).prepared(self.objective)
 
     @cached_property
     def reference_rows(self) -> Array:

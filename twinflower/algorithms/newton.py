@@ -12,7 +12,8 @@
 client keeps     nothing
        receives  z (..., d)
        sends     its number of rows, l_i, whether the maximum of the likelihood exists, g_i (..., d), the entries of H_i
-                 (..., d (d + 1) / 2) on and above the diagonal, and with `robust` those of the sum of g_j g_j^T
+                 (..., d (d + 1) / 2) on and above the diagonal, and with `robust` those of the sum of g_j g_j^T, with
+                 g_j the gradient of a row or the sum of a group's, and the number of groups
 server keeps     x, z, s, the objective at x and its predicted decrease, and the sums over all rows at x
 Every client is needed in every round: losses of two rounds can be compared only if they are those of the same rows.
 
@@ -389,7 +390,7 @@ def _sums(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
 
 
 def _of_client(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
-    sums, x = Information.of(objective, x, without_padding(rows)), x.astype(np.float64)
+    sums, x = Information.of(objective, x, without_padding(rows), outer), x.astype(np.float64)
     penalty, l2 = sums.rows * float(objective.penalty(x)), sums.rows * objective.l2
     return sums._replace(
         loss=sums.loss + penalty, gradient=sums.gradient + l2 * x, matrix=sums.matrix + l2 * np.eye(x.size)

@@ -225,9 +225,7 @@ def without_padding(rows: Batch) -> Batch:
     """The rows without those that pad a client to the size of others."""
     if rows.weights is None:
         return rows._replace(lengths=None)
-    kept = np.flatnonzero(rows.weights)
-    weights = None if rows.row_weights is None else rows.row_weights[kept]
-    return Batch(rows.features[kept], rows.labels[kept], row_weights=weights)
+    return rows.kept(np.flatnonzero(rows.weights))
 
 
 def _mean(objective: LinearModel, units: Units, x: Array, rows: Batch) -> Array:

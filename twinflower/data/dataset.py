@@ -124,9 +124,10 @@ class Dataset:
         return self if self.dtype == dtype else replace(self, dtype=dtype)
 
     def batch(self, rows: Index) -> Batch:
-        """These rows with their weights."""
+        """These rows with their weights and groups."""
         weights = None if self.row_weights is None else self.row_weights[rows]
-        return Batch(self.features.take(rows, axis=0), self.labels[rows], row_weights=weights)
+        groups = None if self.groups is None else self.groups[rows]
+        return Batch(self.features.take(rows, axis=0), self.labels[rows], row_weights=weights, groups=groups)
 
     def scaled(self, ranges: Sequence[Range]) -> "Dataset":
         """The data set with these ranges in place of the private ones."""

@@ -3,10 +3,13 @@
 With the observed information matrix H, the Hessian of minus the log likelihood, the covariance of the estimated point
 is H^-1, for least squares times the residual variance. H is also the expected information matrix, but for the
 discrete-time Cox model with link cloglog, for which statsmodels' default is the expected one. The robust form (Huber
-1967, White 1980; HC0) is H^-1 M H^-1 with M the outer products of the gradients. A row of the table of coefficients
-is T x + constant, so its variance is that of T x. Redundant entries of x, such as one-hot features beside a column of
-ones, make H singular; a row is determined if T x does not depend on the directions without information. Intervals are
-at 95%: normal, and for least squares without the robust form Student's t.
+1967, White 1980; HC0) is H^-1 M H^-1 with M the outer products of the gradients. If these are summed over K groups of
+rows, it is robust to dependence within a group (Liang and Zeger 1986), and has the factor K / (K - 1) * (n - 1) / (n -
+p) for n rows and p parameters; for hazards the factor is 1. These are the defaults of statsmodels (cov_type "cluster",
+groups of PHReg). A row of the table of coefficients is T x + constant, so its variance is that of T x. Redundant
+entries of x, such as one-hot features beside a column of ones, make H singular; a row is determined if T x does not
+depend on the directions without information. Intervals are at 95%: normal, and for least squares without the robust
+form Student's t.
 """
 
 import math
@@ -68,7 +71,8 @@ class Inference(NamedTuple):
     """The coefficients with their standard errors, p-values and intervals, and remarks on what they are worth.
 
     private: whether they follow from noisy sums. facts: how far they are from the maximum, and on which rows they rest.
-    tests: of the columns with several terms (`models.joint`). robust: whether the errors are.
+    tests: of the columns with several terms (`models.joint`). robust: whether the errors are. clusters: the number of
+    groups to which they are robust, 0 for none.
     """
 
     rows: list[Coefficient]
@@ -77,6 +81,7 @@ class Inference(NamedTuple):
     facts: Facts = UNKNOWN
     tests: Sequence[JointTest] = ()
     robust: bool = False
+    clusters: int = 0
 
     @property
     def estimates(self) -> Estimates:
@@ -132,6 +137,8 @@ def infer(
     freedom = information.rows - inverse.rank
     rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
     covariance = _covariance(rows, inverse, information, residuals, robust)
+    if robust and "hazard" not in coefficients[0].effect:
+        covariance *= _small_sample(information, inverse.rank)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
@@ -150,7 +157,8 @@ def infer(
     ]
     remarks = _remarks(done, rows, information, facts, moves, curvature)
     tests = joint_tests(done, covariance, freedom if exact else 0.0)
-    return Inference(done, remarks, facts=facts, tests=tests, robust=robust)
+    clusters = int(information.clusters) if robust else 0
+    return Inference(done, remarks, facts=facts, tests=tests, robust=robust, clusters=clusters)
 
 
 def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array:
@@ -174,6 +182,16 @@ def _covariance(
     if robust:
         return parts @ (inverse.root.T @ information.outer @ inverse.root) @ parts.T  # type: ignore[no-any-return]
     return _variance(inverse, information, residuals) * (parts @ parts.T)  # type: ignore[no-any-return]
+
+
+def _small_sample(information: Information, parameters: int) -> float:
+    """The factor of a covariance that is robust to groups of rows; 1 without groups, NaN for too few of them."""
+    rows, clusters = information.rows, information.clusters
+    if not clusters:
+        return 1.0
+    if not (clusters > 1 and rows > parameters):
+        return math.nan
+    return clusters / (clusters - 1) * (rows - 1) / (rows - parameters)
 
 
 def _log_likelihood(information: Information, residuals: bool) -> float:

@@ -5,6 +5,9 @@ with variance 1). A site sends sums over its rows: the observed information matr
 outer products of the gradients; the gradient; the loss; and whether the maximum of the likelihood is finite. Nothing is
 averaged, so the sums of several sites add up. They are exact numbers about the rows and have no place in a private run.
 
+If rows belong to groups, such as persons with several rows, gradients are summed over a group before their outer
+product, and the groups are counted. Groups of two sites are never the same.
+
 The weight w of a row is that of a variance: its gradient and its term of the information matrix are w times those
 without, and its outer product is w^2 times that (`var_weights` of statsmodels). The number of rows stays the same.
 """
@@ -28,8 +31,9 @@ _SCALARS = 3
 
 class Information(NamedTuple):
     """Sums over rows at a point x (d,): their number, the losses, `bounding`, the gradient (d,), the information matrix
-    (d, d), and the outer products of the rows' gradients (d, d).
+    (d, d), and the outer products of the gradients of rows, or of groups of rows (d, d).
 
+    clusters: the number of groups; 0 for rows without groups.
     bounding: 0 if the maximum of the likelihood does not exist. Of a classification the number of wrong predictions; of
     counts and of survival 1 if there is an event, for each site; else the number of rows.
     """
@@ -40,10 +44,11 @@ class Information(NamedTuple):
     gradient: Array
     matrix: Array
     outer: Array
+    clusters: float = 0.0
 
     @classmethod
-    def of(cls, objective: LinearModel, x: Array, rows: Batch) -> "Information":
-        """The sums over these rows (b, features), without the penalty."""
+    def of(cls, objective: LinearModel, x: Array, rows: Batch, outer: bool = True) -> "Information":
+        """The sums over these rows (b, features), without the penalty; outer: with the outer products, else NaN."""
         x, rows = x.astype(np.float64), rows._replace(features=rows.features.astype(np.float64))
         scores = objective.scores(x, rows.features)
         slopes = objective.loss.slopes(scores, rows.labels)
@@ -52,7 +57,7 @@ class Information(NamedTuple):
         return cls(
             float(len(slopes)), float(objective.losses(x, rows).sum()), _bounding(objective, x, rows),
             objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
-            objective.outer(slopes, rows.features),
+            *_outer(objective, x, rows, outer),
         )  # fmt: skip
 
     @classmethod
@@ -69,7 +74,7 @@ class Information(NamedTuple):
 
     @property
     def packed(self) -> Array:
-        """All numbers in one array, (3 + d + 2 d^2,)."""
+        """All numbers in one array, (`packed_size`,)."""
         return np.concatenate([np.ravel(part) for part in self])
 
     @property
@@ -81,22 +86,23 @@ class Information(NamedTuple):
         """The numbers in one array, (`compact_size`,), of symmetric matrices only the entries on and above the
         diagonal. outer: with the outer products."""
         above = np.triu_indices(len(self.gradient))
-        parts = [self.matrix[above], *([self.outer[above]] if outer else [])]
+        parts = [self.matrix[above], *([self.outer[above], [self.clusters]] if outer else [])]
         return np.concatenate([self[:_SCALARS], self.gradient, *parts])
 
     @classmethod
     def expanded(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `compact`; outer products that are not there are NaN."""
-        scalars, gradient, *triangles = np.split(numbers, np.cumsum([_SCALARS, d, d * (d + 1) // 2]))
-        return cls._make([*scalars.tolist(), gradient, *(symmetric(own, d) for own in triangles)])
+        half = d * (d + 1) // 2
+        scalars, gradient, matrix, outer, clusters = np.split(numbers, np.cumsum([_SCALARS, d, half, half]))
+        matrices = symmetric(matrix, d), symmetric(outer, d)
+        return cls._make([*scalars.tolist(), gradient, *matrices, float(clusters.sum())])
 
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `packed`; ValueError for another number of numbers."""
         rows, loss, bounding = numbers[:_SCALARS].tolist()
-        gradient, *others = np.split(numbers[_SCALARS:], [d, d + d * d])
-        matrix, outer = (part.reshape(d, d) for part in others)
-        return cls(rows, loss, bounding, gradient, matrix, outer)
+        gradient, matrix, outer, (clusters,) = np.split(numbers[_SCALARS:], np.cumsum([d, d * d, d * d]))
+        return cls(rows, loss, bounding, gradient, matrix.reshape(d, d), outer.reshape(d, d), float(clusters))
 
 
 def symmetric(above: Array, d: int) -> Array:
@@ -106,6 +112,18 @@ def symmetric(above: Array, d: int) -> Array:
         places = np.triu_indices(d)
         matrix[places] = matrix.T[places] = above
     return matrix
+
+
+def _outer(objective: LinearModel, x: Array, rows: Batch, wanted: bool) -> tuple[Array, float]:
+    """The outer products of the gradients of rows or groups, and the number of groups; NaN unless they are wanted."""
+    if not wanted:
+        return np.full((x.size, x.size), np.nan), 0.0
+    gradients, clusters = objective.gradients(x, rows), 0
+    if rows.groups is not None:
+        order = np.argsort(rows.groups, kind="stable")
+        firsts = np.unique(rows.groups[order], return_index=True)[1]
+        gradients, clusters = np.add.reduceat(gradients[order], firsts), len(firsts)
+    return gradients.T @ gradients, float(clusters)
 
 
 def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
@@ -122,9 +140,9 @@ def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
 
 def packed_size(d: int) -> int:
     """The number of numbers in `Information.packed`."""
-    return _SCALARS + d + 2 * d * d
+    return _SCALARS + d + 2 * d * d + 1
 
 
 def compact_size(d: int, outer: bool) -> int:
     """The number of numbers in `Information.compact`."""
-    return _SCALARS + d + (1 + outer) * (d * (d + 1) // 2)
+    return _SCALARS + d + (1 + outer) * (d * (d + 1) // 2) + outer

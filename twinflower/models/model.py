@@ -25,7 +25,6 @@ from ..errors import DataError, SettingError, require
 from ..known_objectives import make_model
 from ..problems.losses import ClassWeighted, Poisson
 from ..problems.objectives import LinearModel
-from ..problems.stratified_cox import StratifiedCox
 from .coefficients import Coefficient, compared, spans
 from .facts import UNKNOWN, Facts
 from .inference import Estimates, Inference, infer, where_unclipped
@@ -42,9 +41,10 @@ _SELECTED = (
 )
 _CLASS_WEIGHTS = (
     "class weights: a weighted loss is not a likelihood, so standard errors, intervals and p-values are the robust "
-    "ones (HC0), and effects and intercepts are those of the population with these weights"
+    "ones, and effects and intercepts are those of the population with these weights"
 )
 
+FEW_CLUSTERS = 40  # Cameron and Miller, J. Human Resources 2015: few is from less than 20 to less than 50
 _NO_OUTER = "the sites did not send the sums that these follow from: train with newton.robust = true"
 
 
@@ -241,11 +241,6 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     coefficients, information = model._table(), model.information
     if information is None:
         return Inference(coefficients, [])
-    require(
-        not (robust and isinstance(model._model, StratifiedCox)),
-        "stratified-cox has no robust standard errors, because a person's term depends on everybody at risk at the "
-        "site, so the terms are not independent: leave --robust (robust=True) out",
-    )
     rows = _differentials(model)
     if isinstance(information, Released):
         require(not robust, "the robust form needs exact sums, which no private run has: leave it out")
@@ -262,9 +257,19 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     done = done._replace(
         facts=done.facts._replace(log_likelihood=_log_likelihood(model, done.facts, weighted))
     )
-    about = [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted
+    about = (
+        [_SELECTED] * bool(model.selected) + [_CLASS_WEIGHTS] * weighted + _clustered(model, done.clusters)
+    )
     about += [f"class weights need robust standard errors: {_NO_OUTER}"] * (weighted and unsent)
     return done._replace(remarks=[*about, *done.remarks])
+
+
+def _clustered(model: TrainedModel, clusters: int) -> list[str]:
+    """Sentences about errors that are robust to this number of groups; none without groups."""
+    group = model.inputs.schema.group if model.inputs.schema else ""
+    remark = f"errors robust to clusters of {group or 'groups'} ({clusters:,} clusters)"
+    few = f"; with fewer than {FEW_CLUSTERS} clusters such errors are too small on average"
+    return [remark + few * (clusters < FEW_CLUSTERS)] * bool(clusters)
 
 
 def _log_likelihood(model: TrainedModel, facts: Facts, weighted: bool) -> float | None:

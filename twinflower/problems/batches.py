@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Labels, Mask, of_clients
 from ..errors import SettingError
@@ -33,7 +34,7 @@ class Shards:
     owns order[starts[i] : starts[i] + sizes[i]]. starts and sizes are (clients,), or (seeds, clients)
     for runs stacked over seeds. These ranges may overlap, so that a million clients can share a small data
     set in a benchmark. lengths (rows,) are the rows' norms if they are needed in every step (`prepared`).
-    row_weights (rows,) are as in `Batch`.
+    row_weights and groups (rows,) are as in `Batch`.
     """
 
     features: Array
@@ -44,6 +45,7 @@ class Shards:
     first: int = 0
     lengths: Array | None = None
     row_weights: Array | None = None
+    groups: Index | None = None
 
     @classmethod
     def grouped(
@@ -70,7 +72,7 @@ class Shards:
         size = len(rows.labels)
         return cls(
             rows.features, rows.labels, np.arange(size), np.zeros(1, int), np.array([size]), client,
-            row_weights=rows.row_weights,
+            row_weights=rows.row_weights, groups=rows.groups,
         )  # fmt: skip
 
     @classmethod
@@ -114,11 +116,10 @@ class Shards:
         rows = self.order[positions]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
             whole = np.asarray(self.features)  # all rows of a site, without a copy
-            return Batch(whole, self.labels, weights, self.lengths, self.row_weights)
+            return Batch(whole, self.labels, weights, self.lengths, self.row_weights, self.groups)
         features = self.features.take(rows, axis=0)  # faster than features[rows]
-        return Batch(
-            features, self.labels[rows], weights, _taken(self.lengths, rows), _taken(self.row_weights, rows)
-        )
+        others = (_taken(part, rows) for part in (self.lengths, self.row_weights, self.groups))
+        return Batch(features, self.labels[rows], weights, *others)
 
     def rows(self, client: int) -> Batch:
         """All rows of one client, as an unweighted batch."""
@@ -303,7 +304,7 @@ class LocalSchedule:
         return drawn.reshape(len(clients), -1)[:, : steps * b].reshape(-1, steps, b)
 
 
-def _taken(numbers: Array | None, rows: Index) -> Array | None:
+def _taken(numbers: NDArray[Any] | None, rows: Index) -> Any:
     """The numbers (...) of these rows (...), None for None."""
     return None if numbers is None else numbers.take(rows)
 

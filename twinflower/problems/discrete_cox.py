@@ -248,11 +248,6 @@ class DiscreteCox(LinearModel):
             stretch, math.sqrt(self.outputs - 1)
         ), KAPPA
 
-    def outer(self, slopes: Array, features: Array) -> Array:
-        """See `LinearModel.outer`."""
-        gradients = np.hstack([slopes.sum(-1)[:, None] * features, slopes])
-        return gradients.T @ gradients
-
     def stretch(self, squares: Any) -> Any:
         """See `LinearModel.stretch`: the bound for a person who is at risk in all intervals."""
         return 1.0 + self.outputs * squares

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from ..arrays import Array, Labels
+from ..arrays import Array, Index, Labels
 from ..errors import require
 from ..norms import norms
 
@@ -18,7 +18,8 @@ class Batch(NamedTuple):
     weights (..., b) sum to 1 over the rows of a client and replace the plain mean where clients
     have different numbers of rows; padding rows have weight 0. lengths (..., b) are the rows' norms
     if they have been computed before, else None. row_weights (..., b), at least 0, multiply the losses of the rows,
-    whose mean is still taken over the number of rows; None if rows have no weights of their own.
+    whose mean is still taken over the number of rows; None if rows have no weights of their own. groups (..., b) number
+    the persons, or other clusters, of a client to whom the rows belong; None if every row is another one.
     """
 
     features: Array
@@ -26,6 +27,13 @@ class Batch(NamedTuple):
     weights: Array | None = None
     lengths: Array | None = None
     row_weights: Array | None = None
+    groups: Index | None = None
+
+    def kept(self, which: Any) -> "Batch":
+        """These rows of one client, by their numbers or as a mask, without `weights` and `lengths`."""
+        weights = None if self.row_weights is None else self.row_weights[which]
+        groups = None if self.groups is None else self.groups[which]
+        return Batch(self.features[which], self.labels[which], row_weights=weights, groups=groups)
 
     def norms(self) -> Array:
         """Euclidean norms of the rows, (..., b)."""

@@ -153,9 +153,12 @@ class LinearModel(Penalised, ScaledGrads):
         bound, kappa = self.loss.hessian_bounds(self.outputs)  # type: ignore[attr-defined]
         return self._most * bound * self.stretch(row_norm**2), kappa
 
-    def outer(self, slopes: Array, features: Array) -> Array:
-        """The sum of the outer products of the rows' gradients, (d, d), given the slopes (b, outputs) of the scores."""
-        return self._sandwich(features, slopes[:, :, None] * slopes[:, None, :])
+    def gradients(self, x: Array, rows: Batch) -> Array:
+        """The gradient of each row's loss without the penalty, (b, d), at x (d,)."""
+        slopes = self.loss.slopes(self.scores(x, rows.features), rows.labels)
+        if rows.row_weights is not None:
+            slopes = slopes * rows.row_weights[:, None]
+        return self.summed([part[:, None] for part in self.parts(slopes)], rows.features[:, None])
 
     def _sandwich(self, features: Array, matrices: Array) -> Array:
         """The sum of matrices (b, outputs, outputs) times a a^T over rows a (b, n), by output, (d, d)."""

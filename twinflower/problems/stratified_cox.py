@@ -114,11 +114,23 @@ class _Terms(NamedTuple):
             rows, rates, shares, np.where(events > 0, np.maximum(denominators, _SMALLEST), 1.0)
         ), highest
 
-    def weights(self) -> Array:
-        """By how much exp(s) of every row enters the derivatives, the sum of its shares in all denominators."""
-        inverse = self.rows.events / self.denominators
+    def weights(self, values: Array | float = 1.0) -> Array:
+        """By how much exp(s) of every row enters the derivatives, the sum of its shares in all denominators; values
+        (..., b): with the terms of the events multiplied by these."""
+        inverse = self.rows.events / self.denominators * values
         tied = self.rows.events * self.rows.tied(self.shares * inverse)
         return self.rates * (self.rows.earlier(inverse) - tied)
+
+    def mean(self, values: Array) -> Array:
+        """The means of values (..., b) over those at risk at every event."""
+        tied = self.rows.tied(self.rows.events * self.rates * values)
+        return (self.rows.later(self.rates * values) - self.shares * tied) / self.denominators
+
+    def residuals(self, values: Array) -> Array:
+        """Minus the score residuals of rows with these values (..., b) of a column; tied events share their means."""
+        events, means = self.rows.events, self.mean(values)
+        shared = self.rows.tied(events * means) / np.maximum(self.rows.tied(events), 1)
+        return self.weights() * values - self.weights(means) - events * (values - shared)
 
 
 @dataclass(frozen=True)
@@ -185,20 +197,17 @@ class StratifiedCox(LinearModel):
     def information(self, scores: Array, rows: Batch) -> Array:
         """The Hessian of the sum of the terms of one site, (d, d), given the scores (b, 1)."""
         terms, _ = _Terms.of(scores[:, 0], rows.labels, self.loss.ties)
-        a, sets, events = rows.features[terms.rows.order], terms.rows, terms.rows.events
+        a = rows.features[terms.rows.order]
+        centres = np.stack([terms.mean(column) for column in a.T], axis=1)
+        return (a.T * terms.weights()) @ a - (centres.T * terms.rows.events) @ centres
 
-        def means(values: Array) -> Array:
-            centre = sets.later(terms.rates * values) - terms.shares * sets.tied(
-                events * terms.rates * values
-            )
-            return centre / terms.denominators
-
-        centres = np.stack([means(column) for column in a.T], axis=1)
-        return (a.T * terms.weights()) @ a - (centres.T * events) @ centres
-
-    def outer(self, slopes: Array, features: Array) -> Array:
-        """0 (d, d): there is no robust form of standard errors, which needs independent terms."""
-        return np.zeros((self.d, self.d))
+    def gradients(self, x: Array, rows: Batch) -> Array:
+        """Minus the score residual of each person (Lin and Wei 1989), (b, d): what the person changes in all terms of
+        the site, to first order. They add up to the gradient."""
+        terms, _ = _Terms.of(self.scores(x, rows.features)[:, 0], rows.labels, self.loss.ties)
+        return np.stack(
+            [terms.rows.unsort(terms.residuals(terms.rows.sort(column))) for column in rows.features.T], 1
+        )
 
 
 def _kept(rows: Batch) -> Batch:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import SettingError
 from ..models.survival import TimeGrid
@@ -56,14 +57,15 @@ def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) ->
         raise SettingError(f"{what}: its node config has no {key} {remedy}")
     each = site.newton_rows_per_parameter if key == "newton-rows" else _ROWS_PER_PARAMETER
     training = _counted(run.shards.rows(client))
-    rows, needed = len(training.labels), max(least, math.ceil(each * d))
-    if not rows >= needed:
+    persons, needed = _persons(training, np.ones(len(training.labels), bool)), max(least, math.ceil(each * d))
+    rows = "rows" if training.groups is None else "groups of rows"
+    if not persons >= needed:
         raise SettingError(
-            f"{what} of fewer than {needed} rows, {each:g} for each of {d} parameters or its {key}; the run has "
-            f"{rows} {remedy}"
+            f"{what} of fewer than {needed} {rows}, {each:g} for each of {d} parameters or its {key}; the run has "
+            f"{persons} {remedy}"
         )
     if not smallest_cell(training, run.dataset.num_classes) >= least:
-        raise SettingError(f"{what}: a category or class has fewer rows than its {key} {remedy}")
+        raise SettingError(f"{what}: a category or class has fewer {rows} than its {key} {remedy}")
     if isinstance(run.objective, DiscreteCox):  # the gradient shows how many had the event in each interval
         cells = TimeGrid(tuple(run.objective.loss.ends)).counts(training.labels)
         if not cells[cells > 0].min() >= site.survival_cell:
@@ -75,18 +77,19 @@ def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) ->
 
 def _counted(rows: Batch) -> Batch:
     """The rows with a weight above 0: others say nothing, and hide nobody."""
-    if rows.row_weights is None:
-        return rows
-    kept = rows.row_weights > 0
-    return Batch(rows.features[kept], rows.labels[kept])
+    return rows if rows.row_weights is None else rows.kept(rows.row_weights > 0)
+
+
+def _persons(rows: Batch, which: NDArray[np.bool_]) -> int:
+    """The number of these rows (rows,), or of their groups."""
+    return int(which.sum()) if rows.groups is None else len(np.unique(rows.groups[which]))
 
 
 def smallest_cell(rows: Batch, classes: int) -> float:
-    """The smallest number of rows, above 0, in which a feature with two values has one of them, or the label is one of
-    so many classes; infinity without such features and classes."""
+    """The smallest number of rows, or of their groups, above 0, in which a feature with two values has one of them, or
+    the label is one of so many classes; infinity without such features and classes."""
     low, high = rows.features.min(0), rows.features.max(0)
-    ends = [(rows.features == own).sum(0) for own in (low, high)]
-    binary = (ends[0] + ends[1] == len(rows.features)) & (low < high)
-    counts = np.bincount(rows.labels) if classes else np.empty(0)
-    cells = np.concatenate([*(own[binary] for own in ends), counts])
-    return float(min(cells[cells > 0], default=np.inf))
+    ends = rows.features == low, rows.features == high
+    binary = (ends[0] | ends[1]).all(0) & (low < high)
+    masks = [*ends[0].T[binary], *ends[1].T[binary], *(rows.labels == code for code in range(classes))]
+    return min(filter(None, (_persons(rows, which) for which in masks)), default=np.inf)

@@ -132,6 +132,8 @@ def exact_sums(numbers: Array, d: int, rows: int) -> Information:
         raise ReplyError(f"the information matrix must be that of {rows} rows; it says {found.rows:g}")
     if not (_is_symmetric(found.matrix) and _is_symmetric(found.outer)):
         raise ReplyError("the information matrix and the outer products must be symmetric")
+    if not (0 <= found.clusters <= rows and found.clusters.is_integer()):
+        raise ReplyError(f"the outer products must be those of at most {rows} groups; got {found.clusters:g}")
     return found
 
 

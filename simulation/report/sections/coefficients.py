@@ -42,6 +42,7 @@ _ROBUST = (
     "Standard errors are robust (HC0: with the outer products of the rows' gradients), and so are intervals at 95%, "
     "p-values (of no effect) and tests of columns, which are Wald's, for independent rows."
 )
+_CLUSTERED = "Intervals at 95%, p-values (of no effect) and tests of columns are Wald's, with robust errors."
 _PRIVATE_ERRORS = "Intervals at 95% and p-values (of no effect) are for independent rows."
 
 
@@ -86,7 +87,8 @@ def _tested(tests: Sequence[JointTest]) -> Table:
 
 def remarks(found: Inference, outcome: str = "") -> list[str]:
     """What a reader of the tables should know; outcome: see `table_of`."""
-    kind = _PRIVATE_ERRORS if found.private else _ROBUST if found.robust else _ERRORS
+    robust = _CLUSTERED if found.clusters else _ROBUST
+    kind = _PRIVATE_ERRORS if found.private else robust if found.robust else _ERRORS
     errors = [kind] if _has_errors(found.rows) else []
     return [
         *([_sentence(outcome)] if outcome else []),
