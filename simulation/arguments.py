@@ -55,9 +55,9 @@ def _seeds(text: str) -> list[int] | None:
 
 def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:
     """Print the last lines of a command that has run an experiment; RunError if a run failed."""
-    from .report.messages import broken
+    from .report.messages import broken, repeated
 
-    say(f"results: {folder}", *broken(plan, folder))
+    say(*repeated(plan, folder), f"results: {folder}", *broken(plan, folder))
     if failures:
         raise RunError("; ".join(failures))
 

@@ -169,7 +169,9 @@ class Federated(Nested):  # type: ignore[misc]
         return self
 
     def _warn(self, run: Run, x: Array) -> None:
-        """Warn, as scikit-learn does, of a model that has not converged."""
+        """Warn, as scikit-learn does, of a model that has not converged, or is no better than the start."""
+        for text in run.risen:
+            warnings.warn(f"{type(self).__name__}: {text.removeprefix('warning: ')}", stacklevel=4)
         if run.stop:
             if run.stop.warns:
                 self._warns(f"{run.early}. A penalty gives it an optimum")

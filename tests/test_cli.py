@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from twinflower.simulation.report.labels import score
 from twinflower.simulation.report.sections.results import results, score_heading
 from twinflower.simulation.report.study import Study
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
-from twinflower.simulation.results.reading import read_rows
+from twinflower.simulation.results.reading import read_rows, read_summary
 from twinflower.simulation.runs.advice import warnings
 from twinflower.simulation.runs.run import _risen
 from twinflower.simulation.runs.setup import prepare
@@ -757,24 +758,74 @@ def test_a_title_says_what_the_command_line_changed(tmp_path):
     assert read_experiment(path, {"rounds": 3}, [5]).title == "two curves"
 
 
-def test_an_objective_that_rises_tenfold_is_warned_of(call, tmp_path):
-    keys = ["epsilon=0", "noise-multiplier=900", "rounds=3", "evaluation.every=3"]
-    words = [word for key in keys for word in ("--set", key)]
-    status, told, _ = call("run", DIGITS, *words, "--out", tmp_path / "run")
-    rows = read_rows(tmp_path / "run")
-    first, last = rows[0]["objective"], rows[-1]["objective"]
+def test_a_private_run_that_ends_above_its_start_says_so(call, tmp_path):
+    """At epsilon 2 FedPDM ends at twice its start, at epsilon 8 below it."""
+    for epsilon, warned in (("2", True), ("8", False)):
+        folder = tmp_path / epsilon
+        _, told, _ = call(
+            "run", DIGITS, "--set", f"epsilon={epsilon}", "--set", "evaluation.every=30", "--out", folder
+        )
+        first, last = (row["objective"] for row in read_rows(folder))
+        assert (last > first) == warned
+        sentence = (
+            f"warning: the objective ends above its start ({first:.3g} before round 1, {last:.3g} after 30"
+        )
+        assert (sentence in told) == warned
+        assert [text.startswith(sentence) for text in read_summary(folder)["warnings"]] == [True] * warned
+
+
+SWEEP = """
+[run]
+data.name = "breast-cancer"
+objective.name = "logistic"
+algorithm = "fedavg"
+rounds = 2
+privacy.mode = "none"
+regulariser.name = "l1"
+[[curve]]
+label = "weak"
+regulariser.weight = 1e-4
+[[curve]]
+label = "strong"
+sweep = {weight = [5.0, 6.0, 7.0]}
+"""
+
+
+def test_a_warning_of_several_curves_is_printed_once_with_their_names(call, tmp_path):
+    """Also if numbers differ; and the results of each curve have its label."""
+    status, told, _ = call("run", experiment(tmp_path, SWEEP), "--out", tmp_path / "run")
+    labels = ["weak", *(f"strong, weight = {weight}" for weight in (5.0, 6.0, 7.0))]
     assert status == 0
-    assert last > 10 * first
-    sentence = f"warning: the objective rose from {first:.3g} to {last:.3g}: lower step-size, or the noise"
-    assert sentence in told
-    assert sentence in json.loads((tmp_path / "run" / "summary.json").read_text())["warnings"][0]
-    assert not read_warnings([2.0, 19.9]) and len(read_warnings([2.0, 20.1])) == 1
-    assert not read_warnings([2.0, 90.0, 19.9])  # it came back
-    assert not read_warnings([2.0, np.inf]) and not read_warnings([])
+    assert [line.partition(": fedavg on breast-cancer: ")[0] for line in told.splitlines()[:4]] == labels
+    (line,) = (line for line in told.splitlines() if "warning:" in line)
+    names = "; ".join(labels[1:])
+    assert line.startswith(f"3 of 4 curves ({names}): warning: regulariser.weight = 5 is no less")
+    assert line.endswith(f"(in {labels[1]}; the numbers of the others differ)")
+    _, told, _ = call("run", experiment(tmp_path, SWEEP), "--curve", labels[1], "--out", tmp_path / "one")
+    assert f"{labels[1]}: warning: regulariser.weight = 5 is no less" in told
 
 
-def read_warnings(objectives):
-    return _risen([{"objective": value} for value in objectives], private=False)
+@pytest.mark.parametrize(
+    ("objectives", "private", "warned"),
+    [
+        ([2.0, 19.9], False, False),
+        ([2.0, 20.1], False, True),
+        ([2.0, 90.0, 19.9], False, False),  # it came back
+        ([2.0, 1.9], True, False),
+        ([2.0, 2.1], True, True),
+        ([2.0, 2.0], True, False),  # no progress has its own warning
+        ([2.0, 9.0, 1.9], True, False),
+        ([2.0], True, False),  # no round
+        ([math.nan, math.nan], True, False),  # the server has no rows
+        ([-2.0, -1.0], True, False),
+        ([2.0, math.inf], False, False),
+        ([2.0, math.inf], True, False),
+        ([], False, False),
+    ],
+)  # fmt: skip
+def test_an_objective_that_rises_is_warned_of(objectives, private, warned):
+    rows = [{"round": round_, "objective": value} for round_, value in enumerate(objectives)]
+    assert bool(_risen(rows, private)) == warned
 
 
 @pytest.mark.parametrize(

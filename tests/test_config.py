@@ -212,7 +212,7 @@ def test_a_file_wants_sections_and_names_them(tmp_path):
     with pytest.raises(SettingError, match=advice):
         read_experiment(written(tmp_path, "[run]\nrho = 0.1\n"))
     with pytest.raises(SettingError, match="'epsilon' is not a key: write privacy.epsilon"):
-        read_experiment(written(tmp_path, "[[curve]]\nepsilon = 0.1\n"))
+        read_experiment(written(tmp_path, "[run]\nepsilon = 0.1\n"))
     with pytest.raises(SettingError, match=r"there is no table \[fedpd\]"):
         read_experiment(written(tmp_path, "[fedpd]\nrho = 0.1\n"))
 
@@ -407,6 +407,17 @@ def test_a_bare_word_on_the_command_line_is_each_curves_own(tmp_path):
         0.2,
         0.3,
     ]
+
+
+def test_a_bare_word_of_a_curve_is_its_own(tmp_path):
+    """As on the command line; [run], which is for curves of several methods, wants sections."""
+    text = "[[curve]]\nlabel = 'a'\nprivacy.mode = 'gradient'\nepsilon = 0.1\nstep-size = 0.2\n"
+    (curve,) = read_experiment(written(tmp_path, text)).curves
+    assert curve.config == parse({"privacy.mode": "gradient", "epsilon": 0.1, "fedpdm.step-size": 0.2})
+    with pytest.raises(SettingError, match=r"privacy\.epsilon and epsilon are the same setting: leave one"):
+        read_experiment(written(tmp_path, text + "privacy.epsilon = 0.3\n"))
+    with pytest.raises(SettingError, match=r"privacy\.epsilon and epsilon are the same setting: leave one"):
+        parse({"privacy.mode": "gradient", "privacy.epsilon": 1.0, "epsilon": 1.0})
 
 
 @pytest.mark.parametrize("key", ["l2", "objective.l2"])

@@ -727,6 +727,11 @@ def test_files_that_are_there_are_not_downloaded(tmp_path, openml, name):
     assert openml.calls == []
 
 
+@pytest.mark.parametrize("name", ["mnist", "adult"])
+def test_files_that_are_absent_name_the_setting_that_fetches_them(tmp_path, name):
+    assert_refused(name, tmp_path, "set data.dir (--data-dir)", "set data.download = true")
+
+
 def test_a_damaged_file_is_not_replaced_by_a_download(tmp_path, openml):
     put_adult(tmp_path, ["damaged"])
     assert_refused("adult", tmp_path, "adult.data", download=True)

@@ -650,6 +650,18 @@ def test_a_fit_that_has_not_converged_warns_with_its_distance_and_the_remedy(kin
         estimator(random_state=0, rounds=2, **keys, **private).fit(X, y)
 
 
+def test_a_private_fit_that_ends_above_its_start_warns_with_the_remedy():
+    X, y = hard("classes")
+    fit = partial(FederatedClassifier, rounds=2, ranges=(-3, 3), random_state=0)
+    with pytest.warns(
+        UserWarning, match=r"^FederatedClassifier: the objective ends above .* a larger epsilon"
+    ):
+        fit(epsilon=0.1).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(epsilon=50).fit(X, y)
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"regulariser.name": "l1", "regulariser.weight": 0.02}, {"objective.l2": 0.02}]
 )

@@ -1,6 +1,7 @@
 """One-line messages about runs: progress, results, and the privacy spent; and the observer that prints them."""
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from twinflower.models.facts import Facts
 from twinflower.models.intervals import LEVEL
 
 from ..results.folder import has_ended, run_folder
-from ..results.reading import broken_bounds
+from ..results.reading import broken_bounds, read_summary
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .labels import score, score_of
@@ -21,6 +22,9 @@ from .study import StoredRun
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+_DIGITS = re.compile(r"[\d.,]*\d(e[-+]?\d+)?")
+_MOST_NAMES = 5  # curves that are named beside a warning
 
 
 def row_line(row: dict[str, float], score: str = "accuracy") -> str:
@@ -84,6 +88,34 @@ def warnings(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [text for text in dict.fromkeys(filter(None, texts)) if f"warning: {text}" not in texts]
 
 
+def repeated(plan: Experiment, out: Path) -> list[str]:
+    """The warnings of an experiment of several curves, each once with the curves that have it.
+
+    Warnings that differ in their numbers only count as one, and are shown as the first curve has them.
+    """
+    alike: dict[str, list[tuple[str, str]]] = {}
+    for curve in plan.curves if len(plan.curves) > 1 else ():
+        folders = filter(has_ended, (run_folder(plan, out, curve, seed) for seed in plan.seeds))
+        for text in warnings([read_summary(folder) for folder in folders]):
+            alike.setdefault(_DIGITS.sub("#", text), []).append((_name(curve), text))
+    return [_of_curves(len(plan.curves), *zip(*found, strict=True)) for found in alike.values()]
+
+
+def _of_curves(curves: int, names: Sequence[str], texts: Sequence[str]) -> str:
+    names = list(dict.fromkeys(names))
+    if len(names) == 1:
+        return f"{names[0]}: {texts[0]}"
+    numbers = "" if len({*texts}) == 1 else f" (in {names[0]}; the numbers of the others differ)"
+    more = f"; and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    which = f"{len(names)} of {curves} curves ({'; '.join(names[:_MOST_NAMES])}{more})"
+    return f"{f'all {curves} curves' if len(names) == curves else which}: {texts[0]}{numbers}"
+
+
+def _name(curve: Curve) -> str:
+    """The panel and the label of a curve."""
+    return ": ".join(filter(None, (curve.panel, curve.label)))
+
+
 def guarantee(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     """The guarantee of the run that spent the most privacy, including failed runs; empty if none spent any."""
     private = [run for run in summaries if run["privacy"] and run["privacy"]["mu"] != 0]
@@ -126,7 +158,8 @@ def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
     runs = [run.summary for run in ended]
     if not runs:
         return []
-    parts = [_reached(runs, len(folders)), *_bounds(ended), *_lost(runs), *_rows(runs[0])]
+    name = f"{_name(curve)}: " if len(plan.curves) > 1 else ""
+    parts = [name + _reached(runs, len(folders)), *_bounds(ended), *_lost(runs), *_rows(runs[0])]
     printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
     return [
         "; ".join(parts),
@@ -174,8 +207,9 @@ def broken(plan: Experiment, out: Path) -> list[str]:
     for curve in plan.curves:
         seeds = [broken_bounds(run_folder(plan, out, curve, seed)) for seed in plan.seeds]
         if excesses := [excess for excess in seeds if excess is not None]:
-            name = ": ".join(filter(None, (curve.panel, curve.label)))
-            parts.append(f"{name} ({len(excesses)} of {len(seeds)} seeds, by up to {max(excesses):.3g})")
+            parts.append(
+                f"{_name(curve)} ({len(excesses)} of {len(seeds)} seeds, by up to {max(excesses):.3g})"
+            )
     return [f"bounds NOT met: {'; '.join(parts)}"] if parts else []
 
 
@@ -219,6 +253,7 @@ class Terminal:
     def ended(self, curve: Curve, summaries: Sequence[Mapping[str, Any]], stored: bool = True) -> None:
         """See `Observer`."""
         if stored:
-            say(*(f"{curve.label}: {text}" for text in warnings(summaries)))
+            if len(self.plan.curves) == 1:  # those of several stand together at the end, see `repeated`
+                say(*(f"{curve.label}: {text}" for text in warnings(summaries)))
             say(*closing(self.plan, self.folder, curve))
         say(*guarantee(summaries))

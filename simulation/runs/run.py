@@ -34,7 +34,7 @@ from .privacy import accounts, spent
 from .rows import described
 from .setup import PreparedRun
 
-_RISE = 10.0  # an objective this many times its start at the end is worth a warning
+_RISE = 10.0  # without noise, an objective this many times its start at the end is worth a warning
 _MOST_SCORES = 1000  # clients whose scores are computed
 _FLAT = 1e-100  # curvature below which there is no information
 _FAR = 100.0  # an objective this many times its start is taken as divergence
@@ -205,7 +205,12 @@ class Run(Training):
         """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
-        return [*warnings(self.setup), *stopped, *_risen(self.rows, self.setup.plan is not None), *absent]
+        return [*warnings(self.setup), *stopped, *self.risen, *absent]
+
+    @property
+    def risen(self) -> list[str]:
+        """A warning about an objective that rose. Under a constraint it may: the start need not satisfy it."""
+        return _risen(self.rows, self.setup.plan is not None and not self.setup.method.constrained)
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
@@ -325,16 +330,16 @@ def own_columns(setup: PreparedRun, server: Any, seed: int | None = None) -> dic
 
 
 def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
-    """A warning if the final objective is more than `_RISE` times the first."""
+    """A warning if the final objective is more than `_RISE` times the first, in a private run if it is above it."""
     first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
+    if private and 0 < first < last < np.inf:
+        return [
+            f"warning: the objective ends above its start ({first:.3g} before round 1, {last:.3g} after "
+            f"{rows[-1]['round']} rounds): use more rows, a larger epsilon, fewer rounds or smaller steps"
+        ]
     if not 0 < _RISE * first < last < np.inf:
         return []
-    remedy = (
-        "lower step-size, or the noise (raise epsilon, lower rounds, or weight clients by rows)"
-        if private
-        else "lower step-size"
-    )
-    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: {remedy}"]
+    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: lower step-size"]
 
 
 def finite(value: float | None) -> float | None:

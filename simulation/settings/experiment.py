@@ -21,7 +21,7 @@ with the same `line` in a panel are joined. `sweep = {rounds = [100, 200]}` in a
 or combination of values of several keys, all on one line.
 
 [grid], [tune], [scores] and the `grid` of a curve belong to `simulation.tuning.grid` and do not affect a run. In
-sweeps and grids, keys may be written without their section, as on the command line.
+curves, sweeps and grids, keys may be written without their section, as on the command line.
 A file without a [run] table holds the settings of one run, with a table for each section, such as the config.toml of a
 run folder or a run config for Flower. One with a few settings of no section must have [run].
 """
@@ -131,7 +131,7 @@ def read_experiment(
     try:
         parts = [part for c in raw.get("curve", [{}]) for part in _swept(c)]
         said = [[run, settings_in(words), swept] for words, swept in parts]
-        merged = [merge([*layers, overrides or {}], tables=2) for layers in said]
+        merged = [merge([*layers, overrides or {}], tables=1) for layers in said]
         _check_idle(merged)
         curves = [_curve(words, one, stored) for (words, _), one in zip(parts, merged, strict=True)]
         given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
@@ -280,7 +280,7 @@ def _amendments(
     said: Sequence[Sequence[Mapping[str, Any]]], curves: Sequence[Curve], overrides: Mapping[str, Value]
 ) -> str:
     """The settings changed on the command line, as text that is appended to the title of the file."""
-    before = [configured(merge(layers, tables=2).values).items() for layers in said] if overrides else []
+    before = [configured(merge(layers, tables=1).values).items() for layers in said] if overrides else []
     changes = []
     for word, value in overrides.items():
         names = [counting_words(curve.config.choices).get(kebab(word), "") for curve in curves]

@@ -1,8 +1,9 @@
 """Turn a user's settings into a validated configuration, from files, the command line, or Flower's run config.
 
-A key is written with its section, `fedpdm.rho`. On the command line `rho` is enough if only one effective key has this
-name. Settings come in layers, of which later ones take precedence: an experiment's [run], its [[curve]], `--set`. A
-setting that belongs to a choice which the run does not make is refused, unless a later layer changed that choice.
+A key is written with its section, `fedpdm.rho`. In a curve and on the command line `rho` is enough if only one
+effective key has this name. Settings come in layers, of which later ones take precedence: an experiment's [run], its
+[[curve]], `--set`. A setting that belongs to a choice which the run does not make is refused, unless a later layer
+changed that choice.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -72,10 +73,13 @@ def merge(layers: Sequence[Raw], tables: int = 0) -> Merged:
     merged = Merged()
     for place, layer in enumerate(flat):
         idle: dict[str, str] = {}
+        words: dict[str, str] = {}  # those of this layer, by the setting that they mean
         for word, value in layer.items():
             counts = [_counting(word, choices, place >= tables) for choices in so_far[place:]]
             declared, reason = counts[-1]
             if declared is not None:
+                if (other := words.setdefault(declared.name, word)) != word:
+                    raise SettingError(f"{other} and {word} are the same setting: leave one of them out")
                 merged.values[declared.name] = value
             elif all(before is None for before, _ in counts):
                 idle[word] = reason

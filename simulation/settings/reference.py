@@ -41,7 +41,8 @@ Made by `python -m twinflower.simulation.settings.reference` from the declaratio
 **On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. The last part alone, `--set rho=0.1`,
 is enough if it is unambiguous among the keys that apply to the run.
 
-**In an experiment file** the keys stand below `[run]`. Those of a `[[curve]]` override them:
+**In an experiment file** the keys stand below `[run]`. Those of a `[[curve]]` override them and may
+leave out their section, as on the command line:
 
 ```toml
 [run]

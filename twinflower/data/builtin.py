@@ -112,7 +112,8 @@ def or_download(from_files: Loader, from_openml: Loader, source: Source) -> Data
         return from_files(source)
     except MissingFileError as error:
         if not source.download:
-            raise MissingFileError(f"{source.name}: {error}, or switch download on") from error
+            remedy = "set data.download = true to fetch them from OpenML"
+            raise MissingFileError(f"{source.name}: {error}, or {remedy}") from error
     try:
         return from_openml(source)
     except DataError:
