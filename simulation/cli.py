@@ -326,6 +326,19 @@ def compare(
     say(*found.left_out, f"report: {write_report(found, out.absolute())}")
 
 
+@app.command("table-one")
+def table_one(folder: Annotated[Path, typer.Argument(help="folder of a run")]) -> None:
+    """Show Table 1 of a run with evaluation.table-one: what its rows are like, by column."""
+    from .report.console import show
+    from .report.sections.table_one import table_one as sections
+    from .report.study import Study
+
+    found = sections(Study.of_run(folder))
+    require(bool(found), f"{folder} has no Table 1: train with evaluation.table-one = true")
+    for section in found:
+        show(section._replace(title=""))
+
+
 @app.command("audit")
 def audit_(
     target: Annotated[

@@ -14,7 +14,7 @@ from twinflower.settings import nearest
 
 _GROUPS = {
     "Train": ("run", "tune", "path", "refit", "list", "settings", "graph"),
-    "Results": ("figure", "report", "compare", "status", "predict", "coefficients"),
+    "Results": ("figure", "report", "compare", "status", "predict", "coefficients", "table-one"),
     "Data": ("schema",),
     "Privacy": ("privacy", "audit", "ledger"),
     "Sites": ("deploy", "check-node", "identity"),

@@ -125,6 +125,26 @@ def test_the_table_of_odds_ratios(folder):
             holds(cell, other.ratio)
 
 
+def test_the_table_of_the_patients(folder):
+    lines = rows_of(folder / "hospitals" / "runs" / "final" / "table-one.csv")
+    found = {(own["client"], own["column"], own["category"]): own for own in lines}
+    told = {name: row for name, *row in TABLES["patients"]}
+    shown = {
+        "number": ("", "", "rows"), "ill": ("num", "ill", "rows", "percent"), "men": ("sex", "1", "rows", "percent"),
+        "age: mean (SD)": ("age", "", "mean", "deviation"), "no chest pain": ("cp", "4", "rows", "percent"),
+        "age: median [quartiles]": ("age", "", "median", "lower_quartile", "upper_quartile"),
+        "chest pain under exercise": ("exang", "1", "rows", "percent"),
+        "chest pain under exercise: missing": ("exang", "missing", "rows"),
+        "highest heart rate: mean (SD)": ("thalach", "", "mean", "deviation"),
+        "ST depression, mm: mean (SD)": ("oldpeak", "", "mean", "deviation"),
+        "ST depression: missing": ("oldpeak", "missing", "rows"),
+    }  # fmt: skip
+    assert told.keys() == shown.keys()
+    for name, (column, category, *keys) in shown.items():
+        for cell, client in zip(told[name], ("all", "0", "1", "2", "3"), strict=True):
+            holds(cell, *(float(found[client, column, category][key]) for key in keys))
+
+
 def test_the_table_of_discrimination(folder):
     for (_, area, brier, right), name in zip(
         TABLES["held-out patients"], ("open", "short", "epsilon-8", "epsilon-1"), strict=True

@@ -95,8 +95,8 @@ def site_setup(site: Site, run_config: UserConfig) -> PreparedRun:
         config = site.config(run_config)
     check_people(site)
     setup = prepare_node(config)
-    if setup.dataset.schema and setup.dataset.clipped is not None:
-        clipped = counted(setup.dataset.schema, setup.dataset.clipped)
+    if setup.dataset.schema and setup.dataset.marks is not None:
+        clipped = counted(setup.dataset.schema, setup.dataset.marks)
         _note_clipped(site, "; ".join(f"{column}: {own}" for column, own in clipped.items()))
     return at_site(setup, site.partition_id)
 

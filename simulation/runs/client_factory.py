@@ -83,7 +83,7 @@ def client_of(
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
     if setup.sums:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
-    counts = setup.first.counts_of(number) if setup.first else None
+    counts = setup.first.counts_of(number, site) if setup.first else None
     answers = [answer for query in setup.model_queries if (answer := query.answer(number, guard, site))]
     return kind(
         context,

@@ -5,8 +5,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from twinflower.arrays import Mask
-from twinflower.data.columns import Classes, Number, Survival
+from twinflower.data.columns import CLIPPED, Classes, Marks, Number, Survival
 from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.data.schema import Schema
 from twinflower.data.sets import TableData
@@ -36,19 +35,19 @@ def _clipped(setup: PreparedRun) -> Mapping[str, Clipped | None] | None:
     found: dict[str, Clipped | None] = {
         name: Clipped(values, rows, at_most=setup.plan is not None) for name, values in setup.outside.items()
     }
-    if setup.plan or setup.config.data.name == OWN or data.clipped is None:
+    if setup.plan or setup.config.data.name == OWN or data.marks is None:
         found |= {
             own.name: None for own in data.schema.columns if isinstance(own, Number) and own.name not in found
         }
     else:
-        found |= counted(data.schema, data.clipped[setup.partition.rows])
+        found |= counted(data.schema, data.marks[setup.partition.rows])
     return {name: own for name, own in found.items() if own is None or own.values}
 
 
-def counted(schema: Schema, clipped: Mask) -> dict[str, Clipped]:
-    """How many values are clipped, by column, given which (rows, columns)."""
-    counts = zip(schema.names, clipped.sum(0).tolist(), strict=True)
-    return {name: Clipped(values, len(clipped)) for name, values in counts if values}
+def counted(schema: Schema, marks: Marks) -> dict[str, Clipped]:
+    """How many values are clipped, by column, given the marks (rows, columns)."""
+    counts = zip(schema.names, (marks == CLIPPED).sum(0).tolist(), strict=True)
+    return {name: Clipped(values, len(marks)) for name, values in counts if values}
 
 
 def _dropped(setup: PreparedRun) -> dict[str, int]:

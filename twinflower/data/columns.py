@@ -17,6 +17,8 @@ from .cells import Cells, Floats, coded, few, numbers, refuse
 
 HAPPENED, CENSORED = ["1", "true"], ["0", "false"]  # values of an event, unless a schema has others
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
+CLIPPED, ABSENT = 1, 2  # marks of a value that was clipped to its range, or that is missing; 0 for all others
+Marks = NDArray[np.int8]
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,16 @@ class Number:
         """Names of the features that encode the column."""
         return (self.name, *_indicator(self))
 
-    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> NDArray[np.bool_]:
-        """Write the features of these cells to `out` (rows, features), and return which are clipped to the range
-        (rows,); CellError for an invalid cell.
+    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> Marks:
+        """Write the features of these cells to `out` (rows, features), and return their marks (rows,); CellError for an
+        invalid cell.
 
         Without a range the numbers themselves are written, NaN where they are missing.
         """
         values = numbers(cells, absent)
         out[:, 0] = values if self.range is None else self.range.features(values)
-        _note_missing(self, np.isnan(values), out)
-        return self.range.excludes(values) if self.range else np.zeros(len(values), bool)
+        outside = self.range.excludes(values) if self.range else np.zeros(len(values), bool)
+        return _marked(self, np.isnan(values), out) + CLIPPED * outside.astype(np.int8)
 
 
 @dataclass(frozen=True)
@@ -101,13 +103,12 @@ class Category:
         known = {value: code for code, values in enumerate(named) for value in values}
         return coded(cells, known, absent, f"one of the categories, which are {few(known)}")
 
-    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> NDArray[np.bool_]:
-        """Write the features of these cells to `out` (rows, features), of which none is clipped; CellError for an
+    def encode(self, cells: Cells, absent: frozenset[str], out: Floats) -> Marks:
+        """Write the features of these cells to `out` (rows, features), and return their marks (rows,); CellError for an
         invalid cell."""
         codes, size = self.codes(cells, absent), len(self.categories)
         out[:, :size] = codes[:, None] == np.arange(size)
-        _note_missing(self, codes < 0, out)
-        return np.zeros(len(codes), bool)
+        return _marked(self, codes < 0, out)
 
 
 Column = Number | Category
@@ -117,8 +118,9 @@ def _indicator(column: Column) -> tuple[str, ...]:
     return (f"{column.name} is missing",) if column.missing == INDICATOR else ()
 
 
-def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
-    """Write the column's indicator, its last feature, if it has one; CellError if no value may be missing."""
+def _marked(column: Column, gone: NDArray[np.bool_], out: Floats) -> Marks:
+    """The marks of the missing values; write the column's indicator, its last feature, if it has one. CellError if no
+    value may be missing."""
     if column.missing == REFUSE:
         refuse(
             gone,
@@ -127,6 +129,7 @@ def _note_missing(column: Column, gone: NDArray[np.bool_], out: Floats) -> None:
         )
     if column.missing == INDICATOR:
         out[:, -1] = gone
+    return ABSENT * gone.astype(np.int8)
 
 
 Encoder = Callable[[Cells, frozenset[str]], Any]

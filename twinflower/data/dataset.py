@@ -12,7 +12,7 @@ from ..arrays import DOUBLE, Index
 from ..errors import DataError
 from ..problems.interfaces import Batch
 from ..settings import Setting, at_least, between, one_of
-from .columns import Classes, Range
+from .columns import Classes, Marks, Range
 from .features import ROW_SCALINGS, Deferred, finite
 from .partition import by_group
 from .ranges import Unscaled
@@ -76,8 +76,8 @@ class Dataset:
     groups                    a number for the group, such as a person, of each training row (rows,); None for none
     row_weights, weight_range the weights of the training rows (rows,) and their public range; None for none. Test rows
                               have no weights
-    clipped                   which values of the training rows were clipped to the public range of their column (rows,
-                              columns of the schema); None if that is not known
+    marks                     which values of the training rows were clipped to the public range of their column, or are
+                              missing (`columns.Marks`: rows, columns of the schema); None if that is not known
     """
 
     name: str
@@ -98,7 +98,7 @@ class Dataset:
     row_weights: Floats | None = None
     weight_range: Range | None = None
     groups: Index | None = None
-    clipped: NDArray[np.bool_] | None = None
+    marks: Marks | None = None
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):

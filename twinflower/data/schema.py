@@ -65,7 +65,7 @@ from numpy.typing import NDArray
 from ..decimals import decimal, is_decimal
 from ..settings import LARGEST
 from .cells import Ambiguous, CellError, Cells, Floats, Measured, as_text, listed, numbers, people
-from .columns import REFUSE, Classes, Column, Counts, Label, Number, Range, Survival, Target, Weight
+from .columns import REFUSE, Classes, Column, Counts, Label, Marks, Number, Range, Survival, Target, Weight
 from .csv_tables import PLAIN, Dialect, with_point
 
 LIMIT, HALF = "limit", "half"  # <0.5 stands for 0.5 or for 0.25
@@ -236,20 +236,20 @@ class Schema:
 
         Columns with private ranges are not scaled, and are NaN where a value is missing.
         """
-        return self.encode_clipped(cells)[0]
+        return self.encode_marked(cells)[0]
 
-    def encode_clipped(self, cells: Mapping[str, Cells]) -> tuple[Floats, NDArray[np.bool_]]:
-        """The features as of `encode`, and which values (rows, columns) are clipped to the range of their column."""
+    def encode_marked(self, cells: Mapping[str, Cells]) -> tuple[Floats, Marks]:
+        """The features as of `encode`, and the marks (rows, columns) of values that are clipped or missing."""
         rows = len(cells[self.names[0]])
-        out, clipped = np.empty((rows, len(self.features))), np.empty((rows, len(self.columns)), bool)
+        out, marks = np.empty((rows, len(self.features))), np.empty((rows, len(self.columns)), np.int8)
         first = 0
         for index, column in enumerate(self.columns):
             last = first + len(column.features)
             with _named(column.name):
                 measured = self.measured(column.name, cells[column.name])
-                clipped[:, index] = column.encode(measured, self.absent, out[:, first:last])
+                marks[:, index] = column.encode(measured, self.absent, out[:, first:last])
             first = last
-        return out, clipped
+        return out, marks
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
         """The labels (rows,): class indices, numbers in [-1, 1], counts with their offsets (`losses.packed`), or signed

@@ -294,9 +294,12 @@ def _no_rows(schema: Schema, data: OwnData) -> Rows:
     features = np.empty((0, len(schema.features)))
     labels = np.empty(0, np.int64 if schema.num_classes else np.float64)
     weights = np.empty(0) if schema.weight else None
-    groups, clipped = np.empty(0, np.str_) if schema.group else None, np.empty((0, len(schema.columns)), bool)
+    groups, marks = (
+        np.empty(0, np.str_) if schema.group else None,
+        np.empty((0, len(schema.columns)), np.int8),
+    )
     return Rows(
-        features if schema.private else _finished(features, schema, data), labels, clipped, weights, groups
+        features if schema.private else _finished(features, schema, data), labels, marks, weights, groups
     )
 
 
@@ -311,7 +314,7 @@ def _dataset(data: TableData | OwnData, schema: Schema, rows: Rows, test: Rows, 
     """The data set of these rows from `_read`; private ranges are [-1, 1] for the time being."""
     if rows.groups is not None:
         others |= {"groups": np.unique(rows.groups, return_inverse=True)[1]}
-    others["clipped"] = rows.clipped
+    others["marks"] = rows.marks
     if schema.weight:
         others |= {"row_weights": rows.weights, "weight_range": schema.weight.range}
     if not schema.private:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import DataError, cause
 from .cells import CellError, Cells, Floats, listed, texts
-from .columns import Classes, Number, Survival
+from .columns import Classes, Marks, Number, Survival
 from .csv_tables import Dialect, Piece, read_header, read_pieces
 from .files import read_arrays
 from .schema import Schema
@@ -32,12 +32,12 @@ Finish = Callable[[Floats], Floats]
 
 
 class Rows(NamedTuple):
-    """Features (rows, features), labels (rows,), which values are clipped to the range of their column (rows, columns),
-    and weights and names of groups (rows,), None for a schema without."""
+    """Features (rows, features), labels (rows,), the marks of values that are clipped or missing (rows, columns), and
+    weights and names of groups (rows,), None for a schema without."""
 
     features: Floats
     labels: NDArray[Any]
-    clipped: NDArray[np.bool_]
+    marks: Marks
     weights: Floats | None = None
     groups: NDArray[Any] | None = None
 
@@ -48,8 +48,8 @@ class Rows(NamedTuple):
     @classmethod
     def stacked(cls, tables: Sequence["Rows"]) -> "Rows":
         """The rows of all of these tables of one schema, at least one, in their order."""
-        features, labels, clipped, *others = zip(*tables, strict=True)
-        whole = map(np.concatenate, (features, labels, clipped))
+        features, labels, marks, *others = zip(*tables, strict=True)
+        whole = map(np.concatenate, (features, labels, marks))
         return cls(*whole, *map(_all, others))
 
 
@@ -68,10 +68,8 @@ def read_weighted(path: str | Path, schema: Schema, finish: Finish | None = None
     for piece in encoded(path, schema, labelled=True):
         features.append(finish(piece.features) if finish else piece.features)
         others.append(piece[1:])
-    labels, clipped, weights, groups = zip(*others, strict=True)
-    return Rows(
-        _joined(features), np.concatenate(labels), np.concatenate(clipped), _all(weights), _all(groups)
-    )
+    labels, marks, weights, groups = zip(*others, strict=True)
+    return Rows(_joined(features), np.concatenate(labels), np.concatenate(marks), _all(weights), _all(groups))
 
 
 def read_features(path: str | Path, schema: Schema) -> Floats:
@@ -86,7 +84,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
     schema = schema.at(file)
     for piece in _pieces(file, schema, schema.used if labelled else schema.names):
         try:
-            features, clipped = schema.encode_clipped(piece)
+            features, marks = schema.encode_marked(piece)
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
             weights = schema.encode_weights(piece) if labelled else None
             groups = schema.encode_groups(piece) if labelled else None
@@ -94,7 +92,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
             text = f"{file}, row {row + error.row + 1}, {error.cell}"
             raise DataError(text, error.reason, error.remedy) from None
         row += len(features)
-        yield Rows(features, labels, clipped, weights, groups)
+        yield Rows(features, labels, marks, weights, groups)
     if not row > 0:
         raise DataError(f"{file} has a header and no rows", "its table has no rows")
 

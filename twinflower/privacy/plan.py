@@ -387,6 +387,7 @@ def _check_rule(rule: Array | None, target: Target, others: bool) -> None:
     require(
         rule is None or not others,
         "this method plans its noise by an accounting of its own, which has no place for the counts from which "
-        "private ranges and survival curves follow, nor for intervals: give the schema's columns public ranges, "
-        "leave evaluation.survival-curve empty and evaluation.standard-errors false, or set noise-multiplier",
+        "private ranges, survival curves and Table 1 follow, nor for intervals: give the schema's columns public "
+        "ranges, leave evaluation.survival-curve empty, and evaluation.table-one and evaluation.standard-errors false, "
+        "or set noise-multiplier",
     )

@@ -17,25 +17,28 @@ from .model_question import ModelQuestion
 from .query import Histogram, ModelQuery, SiteQuery
 from .ranges import PrivateRanges
 from .survival import CurveSettings, CurveShare, PersonsPolicy, SurvivalCurve
+from .table_one import TableOne, TableOnePolicy, TableOneSettings, TableOneShare
 
-QUERIES: tuple[type[SiteQuery], ...] = (PrivateRanges, SurvivalCurve, StandardErrors, HeldOut)
+QUERIES: tuple[type[SiteQuery], ...] = (PrivateRanges, SurvivalCurve, TableOne, StandardErrors, HeldOut)
 """All questions. Those before round 1 are counted in this order."""
 
 # Their declarations. The fields of a dataclass begin with those of its last base.
 
 
 @dataclass(frozen=True)
-class QuerySettings(StandardErrorSettings, RegressionSettings, CurveSettings, HeldOutSettings):
+class QuerySettings(
+    TableOneSettings, StandardErrorSettings, RegressionSettings, CurveSettings, HeldOutSettings
+):
     """Settings of [evaluation]."""
 
 
 @dataclass(frozen=True)
-class QueryShares(IntervalShare, CurveShare, EvaluationShare):
+class QueryShares(TableOneShare, IntervalShare, CurveShare, EvaluationShare):
     """Settings of [privacy]: the parts of a budget that answers take."""
 
 
 @dataclass(frozen=True)
-class QueryPolicy(PersonsPolicy, ScorePolicy, SumsPolicy):
+class QueryPolicy(TableOnePolicy, PersonsPolicy, ScorePolicy, SumsPolicy):
     """Keys of a site's node config."""
 
 

@@ -91,9 +91,9 @@ class First:
         """The standard deviation of the noise in a sum of all clients' counts."""
         return self.deviation(range(self.run.config.clients.count))
 
-    def counts_of(self, client: int) -> FirstCounts:
-        """What a client counts."""
-        parts = [query.part(client) for query in self.queries]
+    def counts_of(self, client: int, site: Any = None) -> FirstCounts:
+        """What a client counts; site: the policy of a deployed site."""
+        parts = [query.part(client, site) for query in self.queries]
         return FirstCounts(self.release(client), int(self.run.partition.sizes[client]), parts)
 
     @property

@@ -235,8 +235,8 @@ class Histogram(SiteQuery):
         """What is counted, in the table of noise."""
 
     @abstractmethod
-    def part(self, client: int) -> Part:
-        """What a client counts."""
+    def part(self, client: int, site: Any = None) -> Part:
+        """What a client counts; site: the policy of a deployed site, by which it may withhold counts without noise."""
 
     @abstractmethod
     def found(self, counts: Array, clients: Index) -> Any:

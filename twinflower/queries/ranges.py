@@ -114,7 +114,7 @@ class PrivateRanges(Histogram):
         """See `Histogram`."""
         return self.columns_private * self.bins.count
 
-    def part(self, client: int) -> PrivateColumns:
+    def part(self, client: int, site: Any = None) -> PrivateColumns:
         """See `Histogram`."""
         return PrivateColumns(self._unscaled.taken(self.run.rows_of(client)), self.bins)
 

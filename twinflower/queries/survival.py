@@ -182,7 +182,7 @@ class SurvivalCurve(Histogram):
         """See `Histogram`."""
         return self.grid.cells
 
-    def part(self, client: int) -> Persons:
+    def part(self, client: int, site: Any = None) -> Persons:
         """See `Histogram`."""
         return Persons(self.run.dataset.labels[self.run.rows_of(client)], self.grid)
 

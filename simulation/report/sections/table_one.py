@@ -1,0 +1,89 @@
+"""The section of a report on what the rows of the sites are like: Table 1 of an article."""
+
+import csv
+from collections.abc import Mapping, Sequence
+
+from twinflower.models.summaries import ALL, MISSING
+from twinflower.queries.table_one import FILE
+
+from ..document import Section, Table
+from ..study import StoredRun, of_one_run
+from .sites import label_of
+
+_Lines = Mapping[tuple[str, str], Mapping[str, str]]  # of one column of the table, by column and category
+_MOST_SITES = 8  # beside each other
+_LEGEND = (
+    "Numbers: mean (standard deviation), median [quartiles]. Categories: rows (percent of those that are not missing). "
+    f"Values outside of a range count as its end, and quartiles are interpolated in bins of it. See also {FILE}."
+)
+
+
+@of_one_run
+def table_one(run: StoredRun) -> list[Section]:
+    """Table 1 of all sites, by group or by site, and by group at every site; nothing for a run without it."""
+    path = run.folder / FILE
+    if not path.exists():
+        return []
+    lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    groups, clients = (list(dict.fromkeys(line[key] for line in lines)) for key in ("group", "client"))
+    names = {client: ALL if client == ALL else label_of(run, int(client)) for client in clients}
+    tables = {pair: _lines(lines, *pair) for pair in ((c, g) for c in clients for g in groups)}
+    if len(groups) == 1:
+        shown = clients[: _MOST_SITES + 1]
+        whole = _table([names[own] for own in shown], [tables[own, ALL] for own in shown])
+        return [Section("Table 1", _about(lines), tables=[whole])]
+    by = {names[own]: _table(groups, [tables[own, group] for group in groups]) for own in clients}
+    folded = [Section(f"Table 1 of {name}", tables=[table]) for name, table in by.items() if name != ALL]
+    return [Section("Table 1", _about(lines), tables=[by[ALL]], folded=folded[:_MOST_SITES])]
+
+
+def _lines(lines: Sequence[Mapping[str, str]], client: str, group: str) -> _Lines:
+    own = (line for line in lines if line["client"] == client and line["group"] == group)
+    return {(line["column"], line["category"]): line for line in own}
+
+
+def _about(lines: Sequence[Mapping[str, str]]) -> list[str]:
+    noise, texts = max(float(line["noise"]) for line in lines), [_LEGEND]
+    if noise:
+        texts.append(f"Every count has noise of up to {noise:.4g}. A dash is a statistic that noise hides.")
+    if any(line["rows"] != line["most_rows"] for line in lines):
+        texts.append(
+            "Sites have withheld counts of few rows: a to b is what the others allow, and a dash where that is nothing."
+        )
+    return texts
+
+
+def _table(names: Sequence[str], columns: Sequence[_Lines]) -> Table:
+    rows = [row for key in columns[0] for row in _rows(*key, [column[key] for column in columns])]
+    return Table(("", *names), rows)
+
+
+def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """The rows of a line: one for a count, two for a number."""
+    if not column:
+        return [("rows", *map(_count, lines))]
+    if category:
+        name = f"{column}, {MISSING}" if category == MISSING else f"{column}: {category}"
+        return [(name, *map(_count, lines))]
+    means = [_numbers("{} ({})", line, "mean", "deviation") for line in lines]
+    quartiles = [
+        _numbers("{} [{}, {}]", line, "median", "lower_quartile", "upper_quartile") for line in lines
+    ]
+    return [(column, *means), ("", *quartiles)]
+
+
+def _count(line: Mapping[str, str]) -> str:
+    low, high, percent = (float(line[key]) for key in ("rows", "most_rows", "percent"))
+    if low != high:
+        return f"{low:,.0f} to {high:,.0f}" if low else "-"
+    share = "" if percent != percent else f" ({min(max(percent, 0.0), 100.0):.1f}%)"
+    return f"{max(low, 0.0):,.0f}{share}"
+
+
+def _numbers(text: str, line: Mapping[str, str], *keys: str) -> str:
+    values = [float(line[key]) for key in keys]
+    return (
+        text.format(*("-" if value != value else f"{value:.4g}" for value in values))
+        if values[0] == values[0]
+        else "-"
+    )

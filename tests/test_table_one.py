@@ -1,0 +1,436 @@
+"""Table 1: what the rows of the sites are like, exact, withheld by a site's policy, and with noise."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from cuts import cut_off
+from grids import Deployed, over_the_wire
+from numpy.testing import assert_allclose, assert_array_equal
+from pages import command
+from problems import query
+from site_files import three_sites
+
+from twinflower.data.columns import Range
+from twinflower.errors import SettingError
+from twinflower.models.summaries import Layout, Summaries, Variable
+from twinflower.queries.first import COUNTS_ROUND
+from twinflower.queries.table_one import TableOneAnswers
+from twinflower.simulation.report.present import report_run
+from twinflower.simulation.results.checkpoint import Checkpoints
+from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.client_factory import guard_of
+from twinflower.simulation.runs.forecast import forecast
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.rehearsal import at_sites
+from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
+from twinflower.strategies.messages import properties_request
+
+SCHEMA = """
+[label]
+column = "ill"
+classes = ["no", "yes"]
+[columns]
+age = { range = [20, 90] }
+crp = { range = [0, 50], missing = "zero" }
+dose = { range = [0, 8], missing = "indicator" }
+stage = { categories = ["I", "II", "III"], missing = "zero" }
+arm = { categories = ["drug", "placebo"] }
+"""
+SIZES = (150, 200, 250)
+BIN = {"age": 70 / 200, "crp": 50 / 200, "dose": 8 / 200}
+KEYS = {
+    "algorithm": "fedavg", "fedavg.step-size": 1.0, "local.max-steps": 1, "rounds": 2, "objective.name": "logistic",
+    "data.row-scaling": "all", "evaluation.table-one": True,
+}  # fmt: skip
+PRIVATE = {"algorithm": "fedpdm", "fedavg.step-size": None, "local.max-steps": None, "fedpdm.step-size": 0.1}
+PRIVATE |= {"privacy.mode": "public-state", "privacy.epsilon": 8.0}
+
+
+def patients(seed, rows):
+    draw = np.random.default_rng(seed)
+    gone = draw.random((3, rows)) < 0.1
+    frame = pd.DataFrame(
+        {
+            "age": np.clip(draw.normal(60, 12, rows), 20, 90).round(1),
+            "crp": np.where(gone[0], np.nan, np.minimum(draw.exponential(8, rows), 50).round(2)),
+            "dose": np.where(gone[1], np.nan, draw.uniform(0, 8, rows).round(3)),
+            "stage": np.where(gone[2], "NA", draw.choice(["I", "II", "III"], rows, p=[0.6, 0.3, 0.1])),
+            "arm": draw.choice(["drug", "placebo"], rows),
+            "ill": draw.choice(["no", "yes"], rows),
+        }
+    )
+    return frame.to_csv(index=False)
+
+
+@pytest.fixture
+def keys(tmp_path):
+    return three_sites(tmp_path, SCHEMA, patients, (*SIZES, 50)) | KEYS
+
+
+def run(keys, **changes):
+    keys = keys | {key.replace("_", "-"): value for key, value in changes.items()}
+    return prepare(parse({key: value for key, value in keys.items() if value is not None}))
+
+
+def tables(folder):
+    """The pooled rows and those of every site, by the name of the client."""
+    found = {str(site): pd.read_csv(folder / f"site-{site}.csv") for site in range(len(SIZES))}
+    return {"all": pd.concat(found.values())} | found
+
+
+def lines(folder):
+    """The lines of a run's table by client, group, column and category, all but texts as numbers."""
+    with (folder / "table-one.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    texts = ("client", "site", "group", "column", "category")
+    places = {tuple(row[key] for key in ("client", "group", "column", "category")): row for row in rows}
+    return {
+        place: {key: float(value) for key, value in row.items() if key not in texts}
+        for place, row in places.items()
+    }
+
+
+# ------------------------------------------------------------------------------------- without noise
+
+
+@pytest.mark.parametrize("by", ["", "arm", "stage", "ill"])
+def test_the_table_is_that_of_pandas(by, keys, tmp_path):
+    folder = write_run(inprocess.train(run(keys, **{"evaluation.table-one-by": by})), tmp_path / "run")
+    found = lines(folder)
+    for client, whole in tables(tmp_path).items():
+        groups = {"all": whole}
+        if by:
+            groups |= dict(iter(whole.fillna({by: "missing"}).groupby(by)))
+        for group, frame in groups.items():
+            check(found, (client, group), frame.drop(columns=by or []))
+    assert len({client for client, *_ in found}) == 4
+
+
+def check(found, place, frame):
+    assert found[*place, "", ""]["rows"] == len(frame)
+    for name, column in frame.items():
+        if name in BIN:
+            own = found[*place, name, ""]
+            assert own["rows"] == column.count()
+            assert_allclose([own["mean"], own["deviation"]], [column.mean(), column.std()], rtol=1e-9)
+            assert_allclose(
+                [own["lower_quartile"], own["median"], own["upper_quartile"]], column.quantile([0.25, 0.5, 0.75]),
+                rtol=0, atol=2 * BIN[name] + 3 * (column.max() - column.min()) / len(column),
+            )  # fmt: skip
+        else:
+            shares = column.value_counts(normalize=True)
+            for category, count in column.value_counts().items():
+                own = found[*place, name, category]
+                assert own["rows"] == own["most_rows"] == count
+                assert own["percent"] == pytest.approx(100 * shares[category])
+        if (*place, name, "missing") in found:
+            assert found[*place, name, "missing"]["rows"] == column.isna().sum()
+
+
+def test_quartiles_are_interpolated_within_the_bin_that_holds_them():
+    """Equal numbers in one bin give that bin, whatever is empty below it; a gap gives its middle."""
+    layout = Layout((Variable("a", range=Range(0.0, 10.0), bins=10),))
+
+    def quartiles(values):
+        scaled = (np.array(values)[:, None] - 5) / 5
+        _, line = Summaries.of(layout, layout.counted(scaled, np.zeros(len(values))), len(values)).lines()
+        return line.lower_quartile, line.median, line.upper_quartile
+
+    assert quartiles([4.5] * 8) == pytest.approx((4.25, 4.5, 4.75))
+    assert quartiles([1.5] * 4 + [8.5] * 4) == pytest.approx((1.5, 5.0, 8.5))
+    values = np.random.default_rng(0).uniform(0, 10, 100_000)
+    assert_allclose(quartiles(values), np.quantile(values, [0.25, 0.5, 0.75]), atol=0.1)
+
+
+def test_times_and_counts_are_described_too(tmp_path):
+    schema = (
+        '[label]\ncolumn = "days"\nevent = "died"\ntimes = [1, 3000]\n[columns]\nage = { range = [20, 80] }\n'
+    )
+
+    def persons(seed, rows):
+        draw = np.random.default_rng(seed)
+        columns = draw.integers(20, 81, rows), draw.integers(1, 3000, rows), draw.integers(0, 2, rows)
+        return pd.DataFrame(np.column_stack(columns), columns=["age", "days", "died"]).to_csv(index=False)
+
+    keys = three_sites(tmp_path, schema, persons, (*SIZES, 50)) | KEYS
+    keys |= {
+        "objective.name": "discrete-cox",
+        "objective.intervals": "3 x 1000",
+        "evaluation.table-one-by": "died",
+    }
+    found, whole = lines(write_run(inprocess.train(run(keys)), tmp_path / "run")), tables(tmp_path)["all"]
+    for group, event in (("censored", 0), ("event", 1)):
+        own = whole[whole.died == event]
+        assert found["all", group, "", ""]["rows"] == len(own)
+        assert found["all", group, "days", ""]["mean"] == pytest.approx(own.days.mean())
+
+
+# ------------------------------------------------------------------------------------------ the runs
+
+
+@pytest.mark.parametrize("changes", [{}, PRIVATE])
+def test_messages_and_arrays_find_the_same(changes, keys, tmp_path):
+    setup = run(keys | changes)
+    (arrays,) = cohort.train([setup])
+    for train in (inprocess.train, over_the_wire):
+        assert train(setup).setup.answers["table_one"] == arrays.setup.answers["table_one"]
+    found = arrays.setup.answers["table_one"]
+    assert TableOneAnswers.restored(json.loads(json.dumps(TableOneAnswers.stored(found)))) == found
+
+
+def test_a_run_that_was_cut_off_keeps_its_table(keys, tmp_path):
+    setup = run(keys | {"output.checkpoint-every": 1, "rounds": 3})
+    expected = inprocess.train(setup).setup.answers["table_one"]
+    mine = setup.with_state_dir(tmp_path / "state")
+    assert cut_off(mine, tmp_path / "state", 7, True, 1)
+    found = inprocess.train(mine, checkpoints=Checkpoints(tmp_path / "state", 1))
+    assert found.setup.answers["table_one"] == expected
+
+
+@pytest.mark.parametrize("changes", [{}, {"evaluation.table-one-by": "arm"}, PRIVATE])
+def test_the_report_and_the_command_show_it(changes, keys, tmp_path, capsys):
+    folder = write_run(inprocess.train(run(keys | changes)), tmp_path / "run")
+    assert command("table-one", folder) == 0
+    shown, page = capsys.readouterr().out, report_run(folder).read_text(encoding="utf-8")
+    for text in ("stage: II", "dose, missing", "mean (standard deviation), median [quartiles]"):
+        assert text in shown and text in page
+    whole = tables(tmp_path)["all"]
+    mean = f"{whole.age.mean():.4g} ({whole.age.std():.4g})"
+    assert (mean in page) == (mean in shown) == ("privacy.mode" not in changes)
+    assert ("has noise of up to" in page) == ("privacy.mode" in changes)
+    bare = write_run(inprocess.train(run(keys | {"evaluation.table-one": False})), tmp_path / "bare")
+    assert command("table-one", bare) == 2
+    assert "has no Table 1: train with evaluation.table-one = true" in capsys.readouterr().err
+    assert "Table 1" not in report_run(bare).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"evaluation.table-one": False, "evaluation.table-one-by": "arm"},
+            "table-one-by needs evaluation.table-one",
+        ),
+        ({"evaluation.table-one-by": "age"}, r"a column of categories \(ill, stage, arm\); got 'age'"),
+        ({"data.row-scaling": "each"}, "table-one needs rows that are not divided by their own norms"),
+        (PRIVATE | {"privacy.table-one-share": 1.0}, "table-one-share must be from 0.001 to 0.999"),
+        (
+            PRIVATE | {"privacy.tune-share": 0.1},
+            "or Table 1 share no budget, .* set evaluation.table-one to false",
+        ),
+    ],
+)
+def test_what_is_refused(changes, sentence, keys):
+    with pytest.raises(SettingError, match=sentence):
+        run(keys | changes)
+
+
+def test_a_private_range_is_refused(keys, tmp_path):
+    (tmp_path / "schema.toml").write_text(SCHEMA.replace("[0, 50]", '"private"'))
+    with pytest.raises(SettingError, match="table-one needs public ranges: give column 'crp' one"):
+        run(keys)
+
+
+# ---------------------------------------------------------------------------------- a site's policy
+
+SOME = Layout(
+    (
+        Variable("a", range=Range(0.0, 1.0), bins=20, may_miss=True),
+        Variable("b", ("x", "y", "z"), may_miss=True),
+        Variable("c", range=Range(0.0, 1.0), bins=7),
+    ),
+    Variable("by", ("u", "v", "w"), may_miss=True),
+)
+
+
+def drawn(draw, rows):
+    """Values and groups of rows, of which some cells are empty, small and large."""
+    groups = draw.choice([0.0, 1.0, 2.0, np.nan], rows, p=draw.dirichlet(np.ones(4) / 2))
+    a, c = draw.beta(0.3, 0.3, (2, rows)) * 2 - 1
+    gone = draw.random(rows) < draw.choice([0.0, 0.05, 0.9])
+    b = draw.choice([0.0, 1.0, 2.0, np.nan], rows, p=draw.dirichlet(np.ones(4) / 2))
+    return np.column_stack([np.where(gone, np.nan, a), b, c]), groups
+
+
+@pytest.mark.parametrize("least", [2, 5, 10])
+def test_no_count_of_fewer_rows_leaves_a_site_and_none_follows_from_the_others(least):
+    draw, withheld = np.random.default_rng(least), 0
+    for _ in range(400):
+        rows = int(draw.integers(least, 60))
+        values, groups = drawn(draw, rows)
+        sent = SOME.counted(values, groups, least)
+        sizes, blocks = sent[:4], sent[4:].reshape(4, SOME.block)
+        exact = SOME.counted(values, groups)
+        for own, known in [(sizes, exact[:4]), *((block[23:27], None) for block in blocks)]:
+            hidden = own < 0
+            withheld += hidden.sum()
+            assert ((own >= least) | (own == 0) | hidden).all()
+            assert len(set(own[hidden])) <= 1
+            if known is not None and hidden.any():  # two or more cells, whose sum is no small cell
+                assert known[hidden].sum() >= least
+                assert (known[hidden] > 0).sum() >= min(2, (known > 0).sum())
+            if known is not None:
+                assert_array_equal(own[~hidden], known[~hidden])
+        for size, block in zip(sizes, blocks, strict=True):
+            a, missing, c = block[:20], block[20], block[27:34]
+            assert missing >= least or missing <= 0
+            for bins in (a, c):
+                assert bins.sum() == 0 or bins.sum() >= least - 1e-9
+                full = np.flatnonzero(bins)
+                runs = (
+                    np.split(bins[full], np.flatnonzero(~np.isclose(np.diff(bins[full]), 0)) + 1)
+                    if len(full)
+                    else []
+                )
+                assert all(part.sum() >= least - 1e-9 for part in runs)
+            if size < 0:
+                assert not a.any() and not c.any() and not block[[21, 22, 34, 35]].any()
+            elif missing < 0 and a.any():  # as many missing or left out as the site says
+                assert missing == -least and a.sum() == pytest.approx(size - least)
+    assert withheld > 400
+
+
+def test_what_is_withheld_is_within_the_limits_that_are_shown():
+    draw = np.random.default_rng(1)
+    for _ in range(100):
+        sites = [drawn(draw, 40) for _ in range(3)]
+        shown, known = (
+            Summaries.together([Summaries.of(SOME, SOME.counted(*own, least), 40) for own in sites])
+            for least in (5, 1)
+        )
+        for line, truth in zip(shown.lines(), known.lines(), strict=True):
+            if line.category or not line.column:
+                assert line.rows <= truth.rows <= line.most_rows
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        (
+            {"table-rows": None},
+            "describes no rows for evaluation.table-one: its node config has no table-rows",
+        ),
+        ({"table-rows": 151}, "it needs 151 rows, and the run has 150"),
+        ({"table-rows": 1, "table-cell": 151}, "it needs 151 rows"),
+        ({"table-rows": 150, "table-cell": 5}, ""),
+    ],
+)
+def test_a_site_decides_whether_it_describes_its_rows(policy, why, keys):
+    config, nodes = at_sites(run(keys))
+    configs = [{key: value for key, value in (own | policy).items() if value is not None} for own in nodes]
+    reply = Deployed(config.items(), *configs).answer(properties_request(1))
+    assert (why in str(reply.error.reason)) if why else not reply.has_error()
+
+
+def test_deployed_sites_withhold_by_their_own_policy(keys, tmp_path):
+    """One that allows everything sends what it would send in a simulation."""
+    setup = run(keys, **{"evaluation.table-one-by": "stage"})
+    config, nodes = at_sites(setup)
+    nodes = [own | {"table-rows": 1, "table-cell": cell} for own, cell in zip(nodes, (1, 1, 25), strict=True)]
+    deployed = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess").setup.answers[
+        "table_one"
+    ]
+    known = inprocess.train(setup).setup.answers["table_one"]
+    assert [deployed[site] == known[site] for site in range(3)] == [True, True, False]
+    assert min(deployed[2].entries) < 0
+
+
+# ----------------------------------------------------------------------------------------- with noise
+
+
+def test_replacing_a_row_moves_the_entries_by_their_sensitivity_at_most():
+    """Which is attained, within a group and between two."""
+    draw, most = np.random.default_rng(0), math.sqrt(SOME.squared_move)
+    extremes = [-1.0, 1.0, np.nan, 0.0]
+    values, groups = drawn(draw, 30)
+    before, moves = SOME.counted(values, groups), []
+    for _ in range(300):
+        rows, own = values.copy(), groups.copy()
+        rows[0] = draw.choice(extremes), draw.choice([0.0, 2.0, np.nan]), draw.choice(extremes[:2])
+        own[0] = draw.choice([0.0, 1.0, np.nan])
+        moves.append(SOME.counted(rows, own) - before)
+    steps = [np.linalg.norm(one - other) for one in moves for other in moves]
+    assert max(steps) == pytest.approx(most)
+
+
+def test_a_number_moves_by_the_root_of_six_within_a_group_and_between_two():
+    layout = Layout(SOME.variables[:1], SOME.by)
+    ends = [(x, group) for x in np.append(np.linspace(-1, 1, 81), np.nan) for group in (0.0, 1.0)]
+    sent = np.array([layout.counted(np.array([[x]]), np.array([group])) for x, group in ends])
+    moved = ((sent[:, None] - sent[None]) ** 2).sum(-1)
+    same = np.equal.outer(*([group for _, group in ends],) * 2)
+    assert moved[same].max() == pytest.approx(6) and moved[~same].max() == pytest.approx(8)
+    assert layout.squared_move == 8
+
+
+@pytest.mark.parametrize("changes", [{}, {"privacy.protects": "group", "privacy.group-size": 3}])
+def test_the_entries_attain_their_charge_and_never_exceed_it(changes, keys):
+    """Replay: the worst move of the entries over the noise that a client adds is what its ledger is charged."""
+    setup = run(keys | PRIVATE | {"evaluation.table-one-by": "arm"} | changes)
+    part, replaced = setup.first.counts_of(0).parts[0], setup.config.privacy.unit.rows
+    ledger = Noted()
+    release = setup.first.release(0)
+    noise = guard_of(setup, 0, ledger, "run").open(release, COUNTS_ROUND, "run")
+    (charge,) = ledger.noted
+    assert charge.cost == pytest.approx(0.1 * setup.plan.mu_limit**2)
+    numeric, moves, sent = [not own.categories for own in part.layout.variables], [], []
+    for end, arm in ((1.0, 0), (-1.0, 1), (np.nan, 0), (-1.0, 0), (0.3, 1)):
+        values, groups = part.values.copy(), part.groups.copy()
+        values[:replaced] = np.where(numeric, end, float(end != 1.0))
+        groups[:replaced] = arm
+        sent.append(part.layout.counted(values, groups))
+    moves = [np.linalg.norm(one - other) / charge.sigma for one in sent for other in sent]
+    assert 0.99 * charge.cost <= max(moves) ** 2 <= charge.cost * (1 + 1e-12)
+    assert noise(np.zeros(40_000)).std() == pytest.approx(charge.sigma, rel=5 / math.sqrt(80_000))
+
+
+class Noted:
+    """A ledger that notes every charge."""
+
+    def __init__(self):
+        self.noted = []
+
+    def charge(self, charge, budget):
+        assert budget.fits(charge.cost)
+        self.noted.append(charge)
+
+
+def test_the_noise_in_a_mean_is_what_is_said(keys):
+    """Over many draws of the noise, the deviation of the mean of a column is that of its line."""
+    setup = run(keys | PRIVATE)
+    asked, draw = query(setup, "table_one"), np.random.default_rng(0)
+    exact, sigma = asked.part(2).counts(), 3.0
+    noisy = [
+        Summaries.of(asked.layout, exact + sigma * draw.normal(size=exact.shape), SIZES[2], sigma)
+        for _ in range(400)
+    ]
+    ages = [next(line for line in own.lines() if line.column == "age") for own in noisy]
+    assert np.std([line.mean for line in ages]) == pytest.approx(ages[0].mean_noise, rel=5 / math.sqrt(800))
+    (truth,) = (line for line in Summaries.of(asked.layout, exact, SIZES[2]).lines() if line.column == "age")
+    assert np.mean([line.mean for line in ages]) == pytest.approx(truth.mean, abs=5 * ages[0].mean_noise / 20)
+
+
+def test_what_noise_hides_is_not_shown():
+    draw = np.random.default_rng(0)
+    values, groups = drawn(draw, 100)
+    sent = SOME.counted(values, groups)
+    for sigma in (1e-3, 1.0, 30.0, 1e4):
+        found = Summaries.of(SOME, sent + sigma * draw.normal(size=sent.shape), 100, sigma)
+        numbers = [line for line in found.lines() if line.column in ("a", "c") and not line.category]
+        assert not all(np.isnan(line.mean) for line in numbers) or sigma >= 30
+        assert all(0 <= line.median <= 1 or np.isnan(line.median) for line in numbers)
+    assert all(np.isnan([line.mean, line.median]).all() for line in numbers)
+
+
+def test_a_private_run_says_beforehand_what_it_releases(keys):
+    told = dict(forecast(run(keys | PRIVATE)))
+    assert told["Table 1"].startswith(
+        "of 6 columns, for 0.1 of the budget; a total count of 600 rows has noise of"
+    )
+    assert "the counts before round 1 included" in told["guarantee"]

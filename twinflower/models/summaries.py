@@ -1,0 +1,323 @@
+"""Descriptions of the columns of a table, as in an article's Table 1, from sums over its rows.
+
+A category is described by the counts of its values, a number, scaled to v in [-1, 1] by its public range, by the counts
+of even bins of the range and the sums of v and v^2, from which follow
+
+    mean = sum v / m,    variance = (sum v^2 - m mean^2) / (m - 1),    quartiles, interpolated within bins
+
+of the m values that are not missing. Missing values have a count of their own. All this can be by groups of the rows.
+
+Sensitivity. A row is in one cell of the counts of every column, and in one group. Replacing it therefore moves the
+counts of a column by at most sqrt 2. The sums of a number move by at most 2: within a group from (v, v^2) to (w, w^2),
+which are (1, 1) and (-1, 1) in the worst case, since with s = |v + w| and d = |v - w|, s + d <= 2, the squared distance
+d^2 (1 + s^2) grows with d; between groups by |(v, v^2)|^2 + |(w, w^2)|^2 <= 4. A number moves by at most sqrt 6 in all,
+also between groups, and the columns together by the root of the sum of the squares (`Layout.squared_move`).
+
+Without noise a site can withhold cells of fewer than `least` rows (`Variable.counted`): a negative count -u stands for
+one from 0 to u.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from ..arrays import Array, Mask
+from ..data.columns import Range
+
+MISSING = "missing"
+ALL = "all"
+_QUARTILES = np.array([0.25, 0.5, 0.75])
+_CLEAR = 5.0  # values, in deviations of the noise in their count, from which they are described
+_LOST = 0.1  # noise in the rank of a median, as a share of the values, above which there are no quartiles
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A column: its categories, or the range of its numbers and the number of bins; may_miss: whether values can be
+    missing.
+
+    Values are places of categories, or numbers scaled to [-1, 1]; NaN where missing.
+    """
+
+    name: str
+    categories: tuple[str, ...] = ()
+    range: Range | None = None
+    bins: int = 0
+    may_miss: bool = False
+
+    @property
+    def cells(self) -> int:
+        """The number of counts."""
+        return len(self.names) or self.bins + self.may_miss
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the counts of categories."""
+        return (*self.categories, *[MISSING] * self.may_miss) if self.categories else ()
+
+    @property
+    def entries(self) -> int:
+        """The number of counts and sums."""
+        return self.cells if self.categories else self.cells + 2
+
+    @property
+    def squared_move(self) -> int:
+        """The square of the most by which replacing a row moves them."""
+        return 2 if self.categories else 6
+
+    def counted(self, values: Array, least: int = 1) -> Array:
+        """The counts and sums (entries,) of these values (rows,), of which cells of fewer than `least` are withheld.
+
+        Of categories, others are withheld, too, until those withheld are at least two with `least` rows together. Bins
+        are merged with their neighbours, among which the rows are then spread evenly. Where fewer values of a number
+        are missing, further ones are left out, so that `least` are missing or left out.
+        """
+        if not self.categories:
+            return self._described(values, least)
+        codes = np.nan_to_num(values, nan=self.cells - 1).astype(np.int64)
+        return _withheld(np.bincount(codes, minlength=self.cells).astype(np.float64), least)
+
+    def _described(self, values: Array, least: int) -> Array:
+        known = np.clip(values[~np.isnan(values)], -1.0, 1.0)
+        missing = float(len(values) - len(known))
+        if 0 < missing < least:
+            known, missing = _thinned(known, least - int(missing)), -float(least)
+        if 0 < len(known) < least:
+            return self.hidden(len(values))
+        codes = np.minimum(((known + 1) / 2 * self.bins).astype(np.int64), self.bins - 1)
+        bins = _merged(np.bincount(codes, minlength=self.bins).astype(np.float64), least)
+        return np.concatenate([bins, [missing] * self.may_miss, [known.sum(), known @ known]])
+
+    def hidden(self, most: float) -> Array:
+        """The counts and sums of at most so many rows, all of which are withheld."""
+        shown = np.zeros(self.entries)
+        shown[0 if self.categories else self.bins : self.cells] = -most
+        return shown
+
+
+def _withheld(counts: Array, least: int) -> Array:
+    """These counts, with minus the sum of those withheld in their places."""
+    small = int(((counts > 0) & (counts < least)).sum())
+    if not small:
+        return counts
+    ascending = np.argsort(counts, kind="stable")
+    filled = ascending[counts[ascending] > 0]
+    enough = int(np.searchsorted(np.cumsum(counts[filled]), least)) + 1
+    hidden = filled[: max(2, small, enough)]
+    shown = counts.copy()
+    shown[hidden] = -counts[hidden].sum()
+    return shown
+
+
+def _merged(counts: Array, least: int) -> Array:
+    """These counts, of which small ones are spread over as many neighbours as hold `least` rows; their sum is kept."""
+    groups, first = [], 0
+    for end in range(1, len(counts) + 1):
+        held = counts[first:end].sum()
+        if held == 0 or held >= least:
+            groups.append(slice(first, end))
+            first = end
+    while first < len(counts) and counts[first:].sum() < least and groups:  # the last rows join those before
+        first = groups.pop().start
+    rest = [slice(first, len(counts))] if first < len(counts) else []
+    shown = counts.copy()
+    for group in groups + rest:
+        shown[group] = counts[group].mean()
+    return shown
+
+
+def _thinned(values: Array, fewer: int) -> Array:
+    """These values without so many, evenly spaced in their order, which is the same in every run."""
+    return np.delete(values, np.linspace(0, len(values) - 1, min(fewer, len(values))).astype(np.int64))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a table, and the one by whose categories its rows are grouped, None for one group."""
+
+    variables: tuple[Variable, ...]
+    by: Variable | None = None
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The names of the groups."""
+        return self.by.names if self.by else ("",)
+
+    @cached_property
+    def block(self) -> int:
+        """The number of entries of a group."""
+        return sum(variable.entries for variable in self.variables)
+
+    @property
+    def entries(self) -> int:
+        """The number of all entries: the counts of groups, if there are any, and then group by group."""
+        return (self.by.cells if self.by else 0) + len(self.groups) * self.block
+
+    @property
+    def squared_move(self) -> int:
+        """The square of the most by which replacing a row moves them."""
+        return sum(variable.squared_move for variable in self.variables) + (2 if self.by else 0)
+
+    @cached_property
+    def sums(self) -> Mask:
+        """Which entries are sums of numbers, which can be negative."""
+        block = [place >= own.cells for own in self.variables for place in range(own.entries)]
+        return np.array([False] * (self.by.cells if self.by else 0) + block * len(self.groups))
+
+    @property
+    def histograms(self) -> int:
+        """The number of entries that a row can raise to the number of rows."""
+        return sum(1 if own.categories else 3 for own in self.variables) + bool(self.by)
+
+    def counted(self, values: Array, groups: Array, least: int = 1) -> Array:
+        """The entries of rows with these values (rows, variables) in these groups (rows,), NaN where missing."""
+        sizes = self.by.counted(groups, least) if self.by else np.zeros(0)
+        codes = np.nan_to_num(groups, nan=len(self.groups) - 1)
+        blocks = [self._counted(values[codes == own], least) for own in range(len(self.groups))]
+        for place in np.flatnonzero(sizes < 0):
+            blocks[place] = [variable.hidden(-sizes[place]) for variable in self.variables]
+        return np.concatenate([sizes, *(part for block in blocks for part in block)])
+
+    def _counted(self, values: Array, least: int) -> list[Array]:
+        return [own.counted(column, least) for own, column in zip(self.variables, values.T, strict=True)]
+
+
+class Line(NamedTuple):
+    """What is known of a category, of a number (category empty), or of all rows of a group (column empty, too).
+
+    rows: how many, without missing ones for a number; most_rows: at most, if some are withheld. percent: of those that
+    are not missing. mean_noise: standard deviation of the noise in the mean. NaN: not known.
+    """
+
+    group: str
+    column: str
+    category: str
+    rows: float
+    most_rows: float
+    percent: float = np.nan
+    mean: float = np.nan
+    deviation: float = np.nan
+    lower_quartile: float = np.nan
+    median: float = np.nan
+    upper_quartile: float = np.nan
+    mean_noise: float = np.nan
+
+
+class Summaries(NamedTuple):
+    """The entries of the rows of one or more sites, at least `low` and at most `high` (entries,), with Gaussian noise
+    of the standard deviation sigma; rows: how many rows there are, which is public."""
+
+    layout: Layout
+    low: Array
+    high: Array
+    rows: int
+    sigma: float = 0.0
+
+    @classmethod
+    def of(cls, layout: Layout, entries: Array, rows: int, sigma: float = 0.0) -> "Summaries":
+        """Those of one site, given what it sent."""
+        known = layout.sums | bool(sigma)
+        low, high = (np.where(known, entries, end) for end in (np.maximum(entries, 0.0), np.abs(entries)))
+        return cls(layout, low, high, rows, sigma)
+
+    @classmethod
+    def together(cls, tables: Iterable["Summaries"]) -> "Summaries":
+        """Those of all rows of these, at least one, of one layout."""
+        layouts, low, high, rows, sigmas = zip(*tables, strict=True)
+        ends = np.sum(low, axis=0), np.sum(high, axis=0)
+        return cls(layouts[0], *ends, sum(rows), float(np.hypot.reduce(sigmas)))
+
+    def lines(self) -> Iterator[Line]:
+        """What is known of all rows together (group "all") and of each group."""
+        groups, block = self.layout.groups, self.layout.block
+        first = len(self.low) - len(groups) * block
+        ends = [end[first:].reshape(len(groups), block) for end in (self.low, self.high)]
+        noise = self.sigma * float(np.sqrt(len(groups)))
+        whole = _Group(ALL, [self.rows] * 2, ends[0].sum(0), ends[1].sum(0), noise)
+        yield from whole.lines(self.layout.variables)
+        if self.layout.by:
+            sizes = [whole.fitted(end[:first]) for end in (self.low, self.high)]
+            for name, *rows, low, high in zip(groups, *sizes, *ends, strict=True):
+                yield from _Group(name, rows, low, high, self.sigma).lines(self.layout.variables)
+
+
+class _Group(NamedTuple):
+    """The entries (block,) of a group of rows, of which there are at least rows[0] and at most rows[1]."""
+
+    name: str
+    rows: list[float]
+    low: Array
+    high: Array
+    sigma: float
+
+    def lines(self, variables: Iterable[Variable]) -> Iterator[Line]:
+        yield Line(self.name, "", "", *self.rows)
+        first = 0
+        for variable in variables:
+            own = slice(first, first + variable.cells)
+            first += variable.entries
+            low, high = (self.fitted(end[own], place) for place, end in enumerate((self.low, self.high)))
+            if variable.categories:
+                yield from self._categories(variable, low, high)
+            else:
+                yield from self._number(variable, low, high, *self.low[own.stop : first])
+
+    def fitted(self, counts: Array, end: int = 0) -> Array:
+        """The counts of all of the rows; noisy ones add up to their number. end: 0 for that at least, 1 at most."""
+        return counts + (self.rows[end] - counts.sum()) / len(counts) if self.sigma else counts
+
+    def _categories(self, variable: Variable, low: Array, high: Array) -> Iterator[Line]:
+        known = low[: len(variable.categories)]
+        whole = known.sum() if known.sum() > 0 and (low == high).all() else np.nan
+        shares = np.append(100 * known / whole, [np.nan] * variable.may_miss)
+        for name, *own in zip(variable.names, low, high, shares, strict=True):
+            yield Line(self.name, variable.name, name, *own)
+
+    def _number(
+        self, variable: Variable, low: Array, high: Array, total: float, squares: float
+    ) -> Iterator[Line]:
+        bins = low[: variable.bins]
+        values = bins.sum()
+        found = self._described(variable, bins, total, squares)
+        yield Line(self.name, variable.name, "", values, values, np.nan, *found)
+        if variable.may_miss:
+            yield Line(self.name, variable.name, MISSING, low[-1], high[-1])
+
+    def _described(self, variable: Variable, bins: Array, total: float, squares: float) -> Array:
+        """Mean, deviation, quartiles, and the standard deviation of the noise in the mean, (6,)."""
+        count, public = bins.sum(), variable.range
+        assert public
+        if not count > _CLEAR * self.sigma:
+            return np.full(6, np.nan)
+        mean = np.clip(total / count, -1.0, 1.0)
+        variance = min(squares / count, 1.0) - mean**2
+        shown = count > 1 and (variance > 0 or not self.sigma)
+        deviation = np.sqrt(max(variance, 0.0) * count / (count - 1)) if shown else np.nan
+        lost = self.sigma * np.sqrt(len(bins)) / 2 > _LOST * count
+        quartiles = np.full(3, np.nan) if lost else _quartiles(bins, bool(self.sigma))
+        return np.concatenate(
+            [
+                [public.middle + public.half * mean, public.half * deviation],
+                public.middle + public.half * quartiles,
+                [public.half * self.sigma / count],
+            ]
+        )
+
+
+def _quartiles(bins: Array, noisy: bool) -> Array:
+    """The quartiles (3,), scaled to [-1, 1], of values that are spread evenly within bins; the middle of a gap between
+    bins if it divides the values so."""
+    sums = np.append(0.0, np.cumsum(bins))
+    if noisy:
+        from scipy.optimize import isotonic_regression  # slow to import
+
+        sums = np.clip(isotonic_regression(sums).x, 0.0, sums[-1])
+    edges, targets = np.linspace(-1.0, 1.0, len(sums)), _QUARTILES * sums[-1]
+    last = np.maximum(np.searchsorted(sums, targets), 1)
+    share = (targets - sums[last - 1]) / (sums[last] - sums[last - 1])
+    inside = edges[last - 1] + share * (edges[last] - edges[last - 1])
+    beyond = edges[np.searchsorted(sums, targets, side="right") - 1]
+    return (inside + np.where(sums[last] == targets, beyond, inside)) / 2

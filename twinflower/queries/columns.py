@@ -1,0 +1,55 @@
+"""The columns and the label of the rows that a site trains on, as variables to describe or to group by."""
+
+import numpy as np
+
+from ..arrays import Array
+from ..data.columns import ABSENT, REFUSE, Category, Classes, Column, Counts, Label, Range, Survival
+from ..models.summaries import Variable
+from ..problems.losses import unpacked
+from ..survival_labels import unsigned
+from .query import Run
+
+_EVENT = ("censored", "event")
+
+
+def label_variables(label: Label, bins: int) -> tuple[Variable, ...]:
+    """The label as variables."""
+    if isinstance(label, Classes):
+        return (Variable(label.column, tuple(map(str, label.names))),)
+    if isinstance(label, Survival):
+        return Variable(label.event, _EVENT), Variable(label.column, range=label.times, bins=bins)
+    public = Range(0.0, label.most) if isinstance(label, Counts) else label.range
+    return (Variable(label.column, range=public, bins=bins),)
+
+
+def column_variable(column: Column, bins: int) -> Variable:
+    """A column as a variable."""
+    may_miss = column.missing != REFUSE
+    if isinstance(column, Category):
+        return Variable(column.name, column.categories, may_miss=may_miss)
+    return Variable(column.name, range=column.range, bins=bins, may_miss=may_miss)
+
+
+def column_values(run: Run, column: Column, client: int) -> Array:
+    """The values (rows,) of a column at a client, see `Variable`."""
+    data, rows = run.dataset, run.rows_of(client)
+    assert data.schema is not None and data.marks is not None
+    first = data.schema.features.index(column.features[0])
+    if isinstance(column, Category):
+        found = data.features[rows, first : first + len(column.categories)].argmax(1).astype(np.float64)
+    else:
+        found = data.features[rows, first] / (run.inputs.factor or 1.0)
+    gone = data.marks[rows, data.schema.columns.index(column)] == ABSENT
+    return np.where(gone, np.nan, found)
+
+
+def label_values(run: Run, client: int) -> Array:
+    """The values (rows, variables) of the label at a client, in the order of `label_variables`."""
+    labels, schema = run.dataset.labels[run.rows_of(client)].astype(np.float64), run.dataset.schema
+    assert schema is not None
+    if isinstance(schema.label, Survival):
+        times, events = unsigned(labels)
+        return np.column_stack([events, schema.label.times.scaled(times)])
+    if isinstance(schema.label, Counts):
+        labels = Range(0.0, schema.label.most).scaled(unpacked(labels)[0])
+    return labels[:, None]
