@@ -121,11 +121,11 @@ def test_a_run_without_a_curve_counts_nothing(tmp_path):
         ({"objective.name": "huber", "objective.intervals": None}, "survival-curve needs times of events as labels"),
         ({"evaluation.survival-curve": "3, 2"}, "survival-curve must be 1 to 1000 ascending numbers"),
         (PRIVATE | {"privacy.survival-share": 1.0}, "survival-share must be from 0.001 to 0.999"),
-        (PRIVATE | {"privacy.tune-share": 0.1}, "survival curves share no budget, because every candidate"),
+        (PRIVATE | {"privacy.tune-share": 0.1}, "survival curves or Table 1 share no budget, because every candidate"),
         (
             {"algorithm": "isrl-dp", "fedavg.step-size": None, "privacy.mode": "gradient", "privacy.epsilon": 8.0}
             | {"privacy.trust": "sum", "privacy.honest-sites": 2},
-            "no plan for the counts from which private ranges and survival curves follow",
+            "no plan for the counts from which private ranges, survival curves and Table 1 follow",
         ),
         (
             {"algorithm": "fedpdm", "fedavg.step-size": None, "privacy.mode": "as-published", "privacy.epsilon": 8.0},
@@ -141,7 +141,9 @@ def test_what_is_refused(changes, sentence):
 def test_what_is_refused_names_every_question_that_counts(monkeypatch):
     other = type("Other", (SurvivalCurve,), {"follows": "medians", "otherwise": "ask for none"})
     monkeypatch.setattr(privacy, "QUERIES", (*QUERIES, other))
-    with pytest.raises(SettingError, match=r"ranges, survival curves or medians .* empty and ask for none$"):
+    with pytest.raises(
+        SettingError, match=r"ranges, survival curves, Table 1 or medians .* false and ask for none$"
+    ):
         run(PRIVATE | {"privacy.tune-share": 0.1})
 
 
