@@ -27,7 +27,8 @@ import numpy as np
 
 from twinflower.privacy import Budget, gdp_epsilon, total_mu
 from twinflower.privacy.charges import Charge
-from twinflower.privacy.ledger import FileLedger, _line
+from twinflower.privacy.ledger import FileLedger
+from twinflower.privacy.ledger_lines import line
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, secret, seeded
 
 D, CLIENTS, RELEASES = 7850, 30, 10_000
@@ -74,7 +75,7 @@ def ledger_with(folder: Path, charges: int) -> FileLedger:
         entries = [asdict(charge(n)) | {"run_sum": n / 64, "sum": n / 64} for n in range(1, charges + 1)]
         lines = [b"0" * 16 + b" " + json.dumps(entry).encode() + b"\n" for entry in entries[:-1]]
         before = ledger._header + b"".join(lines)
-        ledger.path.write_bytes(before + _line(before, entries[-1]))
+        ledger.path.write_bytes(before + line(before, entries[-1]))
         assert len(ledger.charges()) == charges
     return ledger
 

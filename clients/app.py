@@ -55,7 +55,8 @@ def client_app(
 
     @app.query()
     def query(message: Message, context: Context) -> Message:
-        places = ConfigRecord({place: int(context.node_config[place]) for place in PLACES})
+        (config,) = message.content.config_records.values()
+        places = ConfigRecord(client(context).get_properties(dict(config)))
         return Message(RecordDict({CONFIG: places}), reply_to=message)
 
     @app.train()

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import DOUBLE, all_finite
 from twinflower.errors import ReplyError, SettingError, require
+from twinflower.flower_messages import BEGINS, ENDS
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
@@ -150,8 +151,27 @@ class AlgorithmClient(NumPyClient):
         return StrictClient(self)
 
     def get_properties(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the partition of this node and the number of partitions."""
-        return {"partition-id": self.client, "num-partitions": self.num_clients}
+        """Return the partition of this node and the number of partitions.
+
+        "begins" in config: the session that the server begins or resumes. A private client whose ledger does not cover
+        its plan adds "refused". "ends": a session of which nothing more will be asked; what the ledger has reserved for
+        it is released. Raises LedgerError if the ledger cannot be used.
+        """
+        places: dict[str, Any] = {"partition-id": self.client, "num-partitions": self.num_clients}
+        if self.guard and ENDS in config:
+            self.guard.ledger.release(self.requests.session({"session": config[ENDS]}))
+        if self.guard and BEGINS in config and not self._covers(self.guard, config[BEGINS]):
+            places["refused"] = True
+        return places
+
+    def _covers(self, guard: Guard, session: object) -> bool:
+        """Whether the ledger covers the plan of the session that begins; if not, the site's own log says why."""
+        try:
+            guard.check_plan(self.requests.session({"session": session}))
+        except BudgetSpent as spent:
+            log(WARNING, "the run is refused: %s", spent)
+            return False
+        return True
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Metrics]:
         """Run one round, whose number is config["round"]; return the upload arrays, the number of rows, and the

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
-from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.charges import BudgetSpent, total_cost
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch
@@ -186,7 +186,19 @@ def _noise(step: Step, cost: Cost | None, requests: RequestReader) -> Noise:
         guard.check_size(cost.release, cost.rows, cost.rounding(), cost.known)
     requests.bind(step.session)
     with step.reserved(cost.size):
-        return guard.open(cost.release, cost.round, step.session)
+        noise = guard.open(cost.release, cost.round, step.session)
+    if guard.secret:
+        _log_charge(guard, step.session)
+    return noise
+
+
+def _log_charge(guard: Guard, session: str) -> None:
+    """Write to the site's log what was charged last; it follows from public settings."""
+    charges = [charge for charge in guard.ledger.charges() if charge.run == session]
+    log(
+        INFO, "%s of run %s is charged: mu^2 %.4g, and with it %.4g of the run's %.4g",
+        charges[-1].release, session, charges[-1].cost, total_cost(charges), guard.budget.mu_max_squared,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

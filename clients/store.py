@@ -288,6 +288,14 @@ class ContextLedger:
         """All charges so far."""
         return [Charge(**json.loads(line)) for line in self._lines()]
 
+    def check_plan(self, run: str, config: str, budget: Budget) -> float:
+        """See `Ledger`; it lasts as long as the run, so there is no other one."""
+        return budget.planned
+
+    def release(self, run: str) -> float:
+        """See `Ledger`; nothing is reserved."""
+        return 0.0
+
     def _lines(self) -> list[str]:
         if _RECORD not in self.state:
             return []
@@ -312,3 +320,11 @@ class SeededLedger:
     def charges(self) -> list[Charge]:
         """All charges so far."""
         return self.file.charges()
+
+    def check_plan(self, run: str, config: str, budget: Budget) -> float:
+        """See `Ledger`."""
+        return self.file.check_plan(run, config, budget)
+
+    def release(self, run: str) -> float:
+        """See `Ledger`."""
+        return self.file.release(run)

@@ -129,6 +129,24 @@ def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> No
     show(ledgers(found, policies))
 
 
+def release_run(folder: Path, run: str) -> None:
+    """Release what a run has reserved in the ledgers of a folder, and print what; SettingError if it has nothing."""
+    from twinflower.privacy import gdp_epsilon
+
+    from .report.sections.ledger import read_books
+
+    folder = folder.expanduser()
+    found = [(name, book) for name, book in read_books(folder) if run in book.reserved]
+    if not found:
+        raise SettingError(
+            f"no run {run} has reserved anything in {folder}; twinflower ledger {folder} lists the runs"
+        )
+    for name, book in found:
+        rest = book.ledger(folder / name).release(run)
+        epsilon = gdp_epsilon(rest**0.5, book.delta)
+        say(f"released epsilon {epsilon:.4g} of run {run} in {name}; what it spent stays spent")
+
+
 def check_site(node_config: str, run_config: Path | None) -> None:
     """Print what is right about a node; DataError with all that is not, if there is anything."""
     from .app.node_check import check_node

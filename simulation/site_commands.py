@@ -85,10 +85,20 @@ def ledger(
             help="the node's config, as for check-node: also shows what its max-epsilon lets a run plan"
         ),
     ] = "",
+    give_up: Annotated[
+        str,
+        typer.Option(
+            help="release what this run has reserved and will not charge, because it will not go on; in place of tables"
+        ),
+    ] = "",
     force: Force = False,
 ) -> None:
     """Show the privacy spent on a node's data, by run, and what remains of the lifetime budget."""
-    from .arguments import show_ledgers
+    from .arguments import release_run, show_ledgers
 
     require(not (node_config and openmetrics), "--node-config belongs to the tables: leave out --openmetrics")
+    require(not (give_up and (node_config or openmetrics)), "--give-up takes no other option")
+    if give_up:
+        release_run(folder, give_up)
+        return
     show_ledgers(folder, node_config, openmetrics)

@@ -33,6 +33,7 @@ Read = Callable[[int, Message], T]
 """What the reply of a client holds; raises ReplyError if it is invalid."""
 
 NO_REPLY = "no reply"
+REFUSED = "it refuses: its privacy budget is spent, or too small for the run"
 _LONGEST_REASON, _LONGEST_TRACEBACK = 1000, 100_000
 _FOREIGN = {  # what errors of Flower's own mods contain, and what to do about them
     "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "
@@ -87,7 +88,7 @@ def fit_results(reply: Message, round_: int, session: str) -> tuple[Arrays, Mapp
     if not isinstance(records, ArrayRecord) or not isinstance(metrics, ConfigRecord):
         raise ReplyError("the reply's records have the wrong kind")
     if metrics.get("refused") is True:
-        raise ReplyError("it refuses: its privacy budget is spent, or too small for the run")
+        raise ReplyError(REFUSED)
     stamp = metrics.get("round")
     if type(stamp) is not int or stamp != round_:
         raise ReplyError(f"the reply belongs to round {stamp!r}, not {round_}")
@@ -145,9 +146,10 @@ class Inspector:
         self.born[client] = born
 
 
-def properties_request(node: int, session: str = "") -> Message:
-    """A message that asks a node for its partition, and if a session is named, for what else the client has for it."""
-    config = ConfigRecord({"session": session} if session else {})
+def properties_request(node: int, session: str = "", key: str = "session") -> Message:
+    """A message that asks a node for its partition, and if a session is named, for what else the client has for it, or,
+    with the key BEGINS, whether it takes part; the key ENDS says that nothing more is asked."""
+    config = ConfigRecord({key: session} if session else {})
     return Message(RecordDict({request_record(PROPERTIES, "config"): config}), node, "get_properties")
 
 

@@ -12,9 +12,9 @@ from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.errors import AbsentError, RunError
-from twinflower.flower_messages import GONE
+from twinflower.flower_messages import BEGINS, GONE, RAISED
 
-from .messages import properties_in, properties_request, short
+from .messages import REFUSED, properties_in, properties_request, short
 
 SILENCE = 10.0
 """The longest silence of a server that waits, in seconds."""
@@ -24,12 +24,13 @@ _MOST_NAMED = 5  # nodes, clients or reasons listed in one message
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
 
 
-def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
+def meet(grid: Grid, num_clients: int, timeout: float, session: str = "") -> dict[int, int]:
     """Query every node for its partition until all partitions are found; return a dict partition -> node.
 
-    num_clients: the number of partitions; 0 means the number that the nodes report. Raises RunError for too few nodes
-    (after at most `timeout` seconds), a wrong number of partitions, or a partition held by two nodes. A node that fails
-    does not matter if all partitions are found.
+    num_clients: the number of partitions; 0 means the number that the nodes report. session: that begins, if it does; a
+    node whose ledger does not cover its plan fails. Raises RunError for too few nodes (after at most `timeout`
+    seconds), a wrong number of partitions, or a partition held by two nodes. A node that fails does not matter if all
+    partitions are found.
     """
     nodes: dict[int, int] = {}
     failures: dict[int, Error] = {}
@@ -38,10 +39,10 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
         failed = {node for node, error in failures.items() if error.code != GONE}
         new = sorted(set(grid.get_node_ids()) - failed - set(nodes.values()))
         patience = max(deadline - time.monotonic(), 1.0)
-        requests = list(map(properties_request, new))
+        requests = [properties_request(node, session, BEGINS) for node in new]
         for reply in grid.send_and_receive(requests, timeout=patience):
-            if reply.has_error():
-                failures[_node_of(reply, requests)] = reply.error
+            if error := _error_in(reply):
+                failures[_node_of(reply, requests)] = error
             else:
                 num_clients = note_partition(reply, nodes, num_clients)
         if len(nodes) < num_clients or not num_clients:
@@ -52,6 +53,13 @@ def meet(grid: Grid, num_clients: int, timeout: float) -> dict[int, int]:
     for node in failures.keys() - set(nodes.values()):
         log(WARNING, "node %s is not needed: %s", node, short(failures[node].reason))
     return nodes
+
+
+def _error_in(reply: Message) -> Error | None:
+    """Why a node cannot take part; None if it can."""
+    if reply.has_error():
+        return reply.error
+    return Error(RAISED, REFUSED) if properties_in(reply).get("refused") is True else None
 
 
 def _hopeless(nodes: Mapping[int, int], wanted: int, failures: Mapping[int, Error]) -> bool:

@@ -26,12 +26,22 @@ from twinflower.algorithms.algorithm import Algorithm, Stop, personal_models, un
 from twinflower.arrays import Index, all_finite
 from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, SettingError
+from twinflower.flower_messages import ENDS
 from twinflower.randomness import FIRST_ROUNDS, participants
 from twinflower.rounds import Round, Training
 from twinflower.settings import check_choice
 from twinflower.wire import from_npy
 
-from .messages import Inspector, Quorum, Requests, Upload, fit_results, incomplete, sort_replies
+from .messages import (
+    Inspector,
+    Quorum,
+    Requests,
+    Upload,
+    fit_results,
+    incomplete,
+    properties_request,
+    sort_replies,
+)
 from .nodes import Absences, Roster, meet
 from .questions import Agreement, Exchange, SiteEvaluation
 
@@ -64,6 +74,9 @@ class Sampling:
         """The clients (K,) of a round, in ascending order."""
         count = self.clients_per_round or self.num_clients
         return participants(self.seed, round_, self.num_clients, count, self.first_round)
+
+
+_GOODBYE = 30.0  # seconds to wait for clients that release what they have reserved
 
 
 class _Ended(Exception):
@@ -150,13 +163,15 @@ class StarStrategy(Strategy):
         timeout: float = 3600.0,
         *args: Any,
         training: Training | None = None,
+        ends: bool = True,
         **kwargs: Any,
     ) -> Result:
         """Run the rounds, like Flower's `Strategy.start`; initial_arrays holds the public starting point (d,).
 
         Given a training, it begins that one, or, if it was interrupted, continues with the round after its last, and
         Flower counts its rounds from there; the training is changed in place. All nodes report their partitions at the
-        start; a node that returns under a new id is recognised by its partition.
+        start; a node that returns under a new id is recognised by its partition. ends: False if the caller asks the
+        sites more after the last round, and calls `release` then.
 
         A run that the algorithm ends before (`ended`) returns the model alone.
 
@@ -164,7 +179,9 @@ class StarStrategy(Strategy):
         diverges.
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
-        self.begin(meet(grid, self.sampling.num_clients, self.node_timeout), start, training)
+        training = training or Training()
+        nodes = meet(grid, self.sampling.num_clients, self.node_timeout, training.session)
+        self.begin(nodes, start, training)
         self.exchange = Exchange(self.roster, grid, timeout, self.node_timeout, self.retries)
         self._before_round_1(grid, initial_arrays, timeout)
         left = num_rounds - self.training.first
@@ -175,7 +192,21 @@ class StarStrategy(Strategy):
         self.quorum.require_one(self.rounds)
         if self.algorithm.closes:
             self._close(num_rounds + 1)
+        if ends:
+            self.release()
         return result
+
+    def release(self, failed: bool = False) -> None:
+        """Let clients whose plan is not complete release what they have reserved, because nothing more is asked: those
+        that were left out of a round, or all if the run ended early or has failed. Absent ones are not waited for."""
+        missed = {client for done in self.rounds for client in done.rejected}
+        clients = set(self.roster.nodes) if failed or self.ended else missed
+        if self.algorithm.privacy == "none" or not clients:
+            return
+        present = self.roster.update(self.exchange.grid)
+        nodes = [node for client, node in self.roster.nodes.items() if client in clients and node in present]
+        ended = [properties_request(node, self.training.session, ENDS) for node in nodes]
+        self.exchange.grid.send_and_receive(ended, timeout=_GOODBYE)
 
     def begin(
         self, nodes: dict[int, int], start: NDArray[np.float64], training: Training | None = None

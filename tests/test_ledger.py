@@ -12,7 +12,7 @@ import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import combinations
 from pathlib import Path
 from types import FrameType
@@ -29,6 +29,7 @@ import twinflower.clients.request
 import twinflower.clients.shell
 import twinflower.clients.steps
 import twinflower.clients.store
+from twinflower import disk
 from twinflower.algorithms import FedPDM
 from twinflower.algorithms.layout import Layout
 from twinflower.clients.store import ContextLedger
@@ -330,7 +331,7 @@ def test_a_ledger_nearby_that_cannot_be_read_may_be_of_the_same_data(tmp_path, k
     if kind == "damaged":
         path.write_bytes(site.path.read_bytes().replace(b"data", b"Data"))
     elif kind == "no ledger":
-        path.write_bytes(ledger._line(b"", {"some": "json"}))
+        path.write_bytes(ledger.line(b"", {"some": "json"}))
     elif kind == "a folder":
         path.mkdir()
     else:
@@ -757,7 +758,7 @@ CLIENT = (
     twinflower.clients.shell,
     twinflower.clients.store,
 )
-FILES = {module.__file__ for module in (ledger, guard, mechanism, *CLIENT)}
+FILES = {module.__file__ for module in (disk, ledger, guard, mechanism, *CLIENT)}
 DISK = {"_append", "_write"}
 DEEDS = DISK | {"charge", "_add", "_beginning", "_begin", "update", "close"}  # where something happens
 
@@ -896,7 +897,12 @@ def test_killed_or_interrupted_nothing_is_lost_and_the_run_goes_on(tmp_path):
         ("new", "Guard", "kill", DISK),
         ("torn", "Guard", "kill", DISK),
         ("full", "Guard", "kill", DISK),
-        ("old", "Guard", "interrupt", DEEDS | {"_locked", "_read", "_open", "open", "__call__", "save"}),
+        (
+            "old",
+            "Guard",
+            "interrupt",
+            DEEDS | {"_locked", "_read", "open_regular", "open", "__call__", "save"},
+        ),
         ("old", "LateGuard", "kill", {"_append"}),
     )
     assert [faults for _, faults in found] == [[]] * 5
@@ -941,10 +947,11 @@ def in_session(round_: int, cost: float, config: str = "settings", flower_run: s
 
 @pytest.mark.parametrize("config", ["settings", "others"])
 def test_a_session_that_was_used_before_spares_no_run_the_check_of_its_plan(tmp_path, config):
-    """A first run of the session was charged a little of its plan of 8, and another run most of the lifetime since."""
+    """A first run was charged a little of its plan of 8 and given up, and another run most of the lifetime since."""
     site, eight = book(tmp_path, 10.0), Budget.for_target(8.0, 1e-4)
     plan = replace(eight, planned=eight.mu_max_squared)
     site.charge(in_session(1, 0.01 * plan.planned, config, "1"), plan)
+    assert site.release("session") == pytest.approx(0.99 * plan.planned)
     site.charge(one(1, "another", 0.9 * plan.planned), PLENTY)
     before = site.path.read_bytes()
     with pytest.raises(
@@ -968,15 +975,122 @@ def test_a_run_is_resumed_as_long_as_the_rest_of_its_plan_fits(tmp_path, restart
         site.charge(in_session(13, plan.planned / 12), plan)
 
 
+# ------------------------------------------------------------------------------------ what runs have reserved
+
+
+def shares(run: str, epsilon: float, count: int) -> tuple[list[Charge], Budget]:
+    """The charges of a run with this many equal rounds, and its budget."""
+    budget = Budget.for_target(epsilon, 1e-4)
+    cost = budget.mu_max_squared / count
+    return [one(t, run, cost, "settings") for t in range(1, count + 1)], replace(
+        budget, planned=budget.mu_max_squared
+    )
+
+
 @pytest.mark.usefixtures("quick")
-def test_a_run_that_began_goes_on_beside_another_one_and_one_that_is_resumed_needs_its_rest(tmp_path):
-    ten = Budget.for_target(10.0, 1e-4)
-    site, plan = book(tmp_path, 10.0), replace(ten, planned=0.6 * ten.mu_max_squared)
-    site.charge(in_session(1, plan.planned / 2), plan)
-    site.charge(one(1, "another", 0.6 * ten.mu_max_squared), PLENTY)
-    with pytest.raises(BudgetSpent, match="it does not begin"):
-        site.charge(in_session(2, plan.planned / 12, flower_run="3"), plan)
-    site.charge(in_session(2, plan.planned / 12), plan)
+@pytest.mark.parametrize("begun", [1, 3, 4])
+def test_of_two_runs_that_do_not_fit_together_the_second_is_refused_before_it_costs_anything(tmp_path, begun):
+    """Two of epsilon 7 with a lifetime of 10, however far the first one is; it then ends, and the sum is exact."""
+    site = book(tmp_path, 10.0)
+    (first, plan), (second, _) = shares("first", 7.0, 5), shares("second", 7.0, 5)
+    for charge in first[:begun]:
+        site.charge(charge, plan)
+    before = site.path.read_bytes()
+    refusal = r"plans epsilon 7, .* reserved by run first, allows .* nothing is spent; .* --give-up first"
+    for ask_for in (
+        lambda: site.charge(second[0], plan),
+        lambda: site.check_plan("second", "settings", plan),
+        lambda: site.charge(one(1, "third", second[0].cost * 4), PLENTY),  # a run without a plan
+    ):
+        with pytest.raises(BudgetSpent, match="reserved by run first"):
+            ask_for()
+    with pytest.raises(BudgetSpent, match=refusal):
+        site.check_plan("second", "settings", plan)
+    assert site.path.read_bytes() == before
+    for charge in first[begun:]:
+        site.charge(charge, plan)
+    assert site.charges() == first and not read_ledger(site.path).reserved
+    with pytest.raises(BudgetSpent, match="plans epsilon 7, and of .* what is left allows"):
+        site.charge(second[0], plan)
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_an_interrupted_run_has_reserved_is_what_it_can_still_charge_and_giving_it_up_releases_it(
+    tmp_path,
+):
+    site = book(tmp_path, 10.0)
+    (first, plan), (second, _) = shares("first", 7.0, 5), shares("second", 7.0, 5)
+    for charge in first[:2]:
+        site.charge(charge, plan)
+    rest = plan.planned * 3 / 5
+    found = read_ledger(site.path)
+    assert found.reserved == {"first": pytest.approx(rest)}
+    spent = sum(charge.cost for charge in first[:2])
+    assert found.left == pytest.approx(Budget.for_target(10.0, 1e-4).mu_max_squared - spent - rest)
+    assert site.check_plan("first", "settings", plan) == pytest.approx(rest)  # of its own session
+    assert site.release("first") == pytest.approx(rest) and site.release("first") == 0.0
+    assert site.charges() == first[:2]
+    with pytest.raises(BudgetSpent, match="what is left allows"):  # what it spent stays spent
+        site.check_plan("third", "settings", shares("third", 9.0, 5)[1])
+    site.charge(second[0], plan)
+    with pytest.raises(BudgetSpent, match="reserved by run second"):  # it was given up
+        site.charge(first[2], plan)
+    for charge in second[1:]:
+        site.charge(charge, plan)
+    assert site.charges() == [*first[:2], *second]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_goes_on_after_it_was_given_up_reserves_its_rest_again(tmp_path):
+    site = book(tmp_path, 10.0)
+    charges, plan = shares("first", 7.0, 5)
+    site.charge(charges[0], plan)
+    site.release("first")
+    site.charge(charges[1], plan)
+    assert read_ledger(site.path).reserved == {"first": pytest.approx(plan.planned * 3 / 5)}
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_ledger_without_reservations_is_read_and_its_run_goes_on(tmp_path):
+    """As version 0.3 wrote it."""
+    site = book(tmp_path, 10.0)
+    charges, plan = shares("run", 7.0, 5)
+    entries = [asdict(c) | {"run_sum": t * c.cost, "sum": t * c.cost} for t, c in enumerate(charges[:2], 1)]
+    text = site._header
+    for entry in entries:
+        text += ledger.line(text, entry)
+    put(site.path, text)
+    assert site.charges() == charges[:2] and not read_ledger(site.path).reserved
+    for charge in charges[2:]:
+        site.charge(charge, plan)
+        assert read_ledger(site.path).reserved == (
+            {} if charge is charges[-1] else {"run": pytest.approx((5 - charge.round) * charge.cost)}
+        )
+    assert site.charges() == charges
+
+
+@pytest.mark.usefixtures("quick")
+def test_runs_that_fit_together_end_in_whatever_order_they_charge(tmp_path):
+    """Plans that add up to the whole lifetime; against the plain list of charges, with restarts and odd names."""
+    lifetime, rng = Budget.for_target(10.0, 1e-4).mu_max_squared, np.random.default_rng(0)
+    site, names = book(tmp_path, 10.0), ["run", '{"run": "run", ', "é }", "round"]
+    parts = rng.dirichlet(np.ones(4)) * lifetime
+    plans = {n: Budget(p * (1 + 1e-12), planned=p) for n, p in zip(names, parts, strict=True)}
+    left = {n: [one(t, n, plans[n].planned / 9, "settings") for t in range(1, 10)] for n in names}
+    for name in names:
+        site.charge(left[name].pop(0), plans[name])
+    while any(left.values()):
+        name = str(rng.choice([name for name in names if left[name]]))
+        place = int(rng.integers(len(left[name])))
+        flower_run = str(rng.integers(3))
+        site.charge(replace(left[name].pop(place), flower_run=flower_run), plans[name])
+        reserved = read_ledger(site.path).reserved
+        for other in names:
+            rest = sum(charge.cost for charge in left[other])
+            assert reserved.get(other, 0.0) == pytest.approx(rest, abs=1e-9)
+    assert sum(charge.cost for charge in site.charges()) == pytest.approx(lifetime, rel=1e-12)
+    with pytest.raises(BudgetSpent, match="is spent$"):
+        site.charge(one(1, "late", 1e-6 * lifetime), PLENTY)
 
 
 def test_a_deployed_client_refuses_such_a_run_at_once_and_its_log_says_why(tmp_path, caplog):
@@ -1049,8 +1163,8 @@ def test_a_reader_sees_what_was_charged(tmp_path):
     [
         (None, "cannot be opened: No such file"),
         (b"patients\n", "is damaged"),
-        (ledger._line(b"", {"some": "json"}), "is not a ledger"),
-        (ledger._line(b"", [1]), "is not a ledger"),
+        (ledger.line(b"", {"some": "json"}), "is not a ledger"),
+        (ledger.line(b"", [1]), "is not a ledger"),
     ],
 )
 def test_what_is_no_ledger_is_told_in_one_sentence(tmp_path, content, sentence):

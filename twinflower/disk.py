@@ -6,6 +6,7 @@ readers could share and that leaves the file readable, so there FILE.lock, next 
 """
 
 import os
+import stat
 import time
 from contextlib import suppress
 from io import FileIO
@@ -63,6 +64,19 @@ def reserve(path: Path, size: int) -> None:
 def temporary_of(path: Path) -> Path:
     """The file that is written before it replaces `path`."""
     return path.with_name(f"{path.name}.new")
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Open or create a regular file with mode 0600; OSError for a symbolic link or anything else."""
+    if os.path.islink(path):
+        raise OSError(None, "it is a symbolic link")
+    for name in ("O_NOFOLLOW", "O_NONBLOCK"):  # not on Windows
+        flags |= getattr(os, name, 0)
+    descriptor = os.open(path, flags, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(None, "it is not a regular file")
 
 
 class LockableFile(FileIO):

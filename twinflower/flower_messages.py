@@ -11,6 +11,9 @@ FIT, EVALUATE, PROPERTIES = "fit", "evaluate", "getproperties"
 KINDS = {"train": FIT, "evaluate": EVALUATE, "get_properties": PROPERTIES}
 """Message types, and how the names of their records begin."""
 
+BEGINS, ENDS = "begins", "ends"
+"""Keys in the config of a PROPERTIES request of ours: the session that a server begins, or has ended."""
+
 NO_ARRAYS = "_empty"
 """The name of the placeholder in a record without arrays."""
 

@@ -28,7 +28,7 @@ from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require
-from twinflower.flower_messages import KINDS, PROPERTIES, request_record
+from twinflower.flower_messages import BEGINS, KINDS, PROPERTIES, request_record
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
@@ -224,9 +224,9 @@ def rehearsed(
 
 
 def _asks_for_partition(message: Message) -> bool:
-    """Whether a server meets the node; in a run of sums it asks once more, and names the session."""
-    kind = KINDS.get(message.metadata.message_type)
-    return kind == PROPERTIES and not message.content.get(request_record(PROPERTIES, "config"))
+    """Whether a server meets the node. It asks once more in a run of sums, and at the end of some runs."""
+    kind, asked = KINDS.get(message.metadata.message_type), request_record(PROPERTIES, "config")
+    return kind == PROPERTIES and message.content.get(asked, {}).keys() <= {BEGINS}
 
 
 app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, share_bytes])

@@ -12,7 +12,8 @@ from twinflower.data.checks import problems
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import SettingError, TwinflowerError
 from twinflower.privacy import gdp_epsilon, gdp_mu
-from twinflower.privacy.ledger import read_ledger
+from twinflower.privacy.guard import Guard
+from twinflower.privacy.ledger import FileLedger, read_ledger
 
 from ..report.sections.ledger import Limit, allowance
 from ..runtimes.flower_internals import node_config
@@ -162,12 +163,20 @@ def _identity(site: Site) -> Iterator[str]:
 
 
 def _run(site: Site, run_config: dict[str, Any]) -> Iterator[str]:
-    """Whether the site takes part in a run, and whether its budget suffices."""
+    """Whether the site takes part in a run, and whether its budget suffices; of one that is resumed, for its rest."""
     setup = site_setup(site, run_config)
     guard = site_guard(setup, site, "a run that is only checked")
     if guard is None:
         yield "run: the site takes part; it is without privacy"
         return
-    planned = guard.budget.planned
-    ledger_of_site(site).check_plan(planned)
-    yield f"run: the site takes part, and plans epsilon {gdp_epsilon(planned**0.5, site.lifetime_delta):.4g}"
+    session = _session_of(guard) if run_config.get("output.resume-from") else ""
+    epsilon = gdp_epsilon(guard.check_plan(session) ** 0.5, site.lifetime_delta)
+    what = f"goes on with run {session}, of which epsilon {epsilon:.4g} is left" if session else ""
+    yield f"run: the site takes part, and {what or f'plans epsilon {epsilon:.4g}'}"
+
+
+def _session_of(guard: Guard) -> str:
+    """The latest run with these settings in the site's ledger; empty if there is none."""
+    ledger = guard.ledger
+    charges = ledger.charges() if isinstance(ledger, FileLedger) and ledger.path.exists() else []
+    return next((charge.run for charge in reversed(charges) if charge.config == guard.config), "")

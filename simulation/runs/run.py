@@ -1,14 +1,14 @@
 """A run: its settings, where its training stands, its metrics so far, and how it ended."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from twinflower.algorithms.algorithm import Stop
-from twinflower.arrays import Array, Index
+from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
@@ -30,6 +30,7 @@ from ..settings.columns import SITE_COLUMNS
 from . import facts
 from .advice import warnings
 from .ended import ended
+from .participation import asked_and_lost, left_out
 from .privacy import accounts, spent
 from .rows import described
 from .setup import PreparedRun
@@ -193,8 +194,7 @@ class Run(Training):
         """The rows of clients.csv, one for each client that was asked to train or to evaluate: its rows, in how many
         rounds it was asked to train, how many of its replies were used, and what it spent (`accounts`)."""
         plan, sizes = self.setup.plan and self._so_far(self.setup.plan), self.setup.partition.sizes
-        asked = _times((done.asked for done in self.rounds), len(sizes))
-        lost = _times((done.rejected for done in self.rounds), len(sizes))
+        asked, lost = asked_and_lost(self.rounds, len(sizes))
         columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
         columns |= accounts(plan) if plan else {}
         evaluated = plan.releases.weights(EVALUATION) if plan else 0.0
@@ -202,10 +202,11 @@ class Run(Training):
             yield {"client": client, **{name: column[client] for name, column in columns.items()}}
 
     def warnings(self) -> list[str]:
-        """Warnings about settings that are allowed but probably not intended, and about an objective that rose."""
+        """Warnings about settings that are probably not intended, clients left out, and an objective that rose."""
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
-        return [*warnings(self.setup), *stopped, *self.risen, *absent]
+        missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment")
+        return [*warnings(self.setup), *stopped, *missed, *self.risen, *absent]
 
     @property
     def risen(self) -> list[str]:
@@ -345,12 +346,6 @@ def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
 def finite(value: float | None) -> float | None:
     """The number, or None (null in JSON) if it is not finite."""
     return value if value is not None and np.isfinite(value) else None
-
-
-def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:
-    """How often each client (N,) is in these groups."""
-    numbers = np.fromiter((client for group in clients for client in group), dtype=np.int64)
-    return np.bincount(numbers, minlength=num_clients)
 
 
 def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:

@@ -231,6 +231,9 @@ class _Arrays:
         last = run.setup.config.rounds
         return {own.name: own.of_rounds(run.server) or own.simulated(run.x, last) for own in queries}, []
 
+    def close(self) -> None:
+        """See `Driver`; the clients' ledgers are not used."""
+
 
 def records(at: Outcome, bits: Bits, private: bool) -> list[Round]:
     """The record of the round (participants, bits, local steps) for each seed; the steps of a private run are NaN."""

@@ -37,6 +37,9 @@ class Driver(Protocol):
     def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
         """What the clients answer about the final model, by the name of the question, and why there is no answer."""
 
+    def close(self) -> None:
+        """Nothing more is asked of the clients, and the runs are not resumed."""
+
 
 def drive(
     driver: Driver,
@@ -69,6 +72,7 @@ def drive(
         runs[0].failure = str(error)
     for run in runs:
         run.ended_at = time.perf_counter()
+    driver.close()
 
 
 class Evaluator:

@@ -126,7 +126,7 @@ class _Messages:
 
         self.strategy.start(
             self.grid, record_of([setup.start]), setup.config.rounds, timeout=setup.config.server.round_timeout,
-            evaluate_fn=evaluate, training=self.run,
+            evaluate_fn=evaluate, training=self.run, ends=False,
         )  # fmt: skip
 
     def found(self, run: Run, round_: int) -> dict[str, Any]:
@@ -137,3 +137,7 @@ class _Messages:
     def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
         """See `Driver`."""
         return last_answers(run.setup, self.strategy, run.x)
+
+    def close(self) -> None:
+        """See `Driver`."""
+        self.strategy.release(failed=bool(self.run.failure))

@@ -95,6 +95,15 @@ class Ledger(Protocol):
     def charges(self) -> list[Charge]:
         """Return all charges so far, in order."""
 
+    def check_plan(self, run: str, config: str, budget: Budget) -> float:
+        """Return what a run with these settings still has to charge of its plan, in mu^2, 0 if it has none.
+
+        Raises BudgetSpent if the lifetime budget of a permanent ledger does not cover it, and LedgerError.
+        """
+
+    def release(self, run: str) -> float:
+        """End what a permanent ledger has reserved for a run, and return it, in mu^2."""
+
 
 def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
     """Raise ChargedBefore if the round was already charged, or BudgetSpent if it exceeds the run's budget."""

@@ -122,6 +122,11 @@ class Guard:
                 "of it"
             )
 
+    def check_plan(self, session: str = "") -> float:
+        """Return what the run still has to charge of its plan, in mu^2; BudgetSpent or LedgerError if its ledger does
+        not cover it. session: see `open`."""
+        return self.ledger.check_plan(session or self.run, self.config, self.budget)
+
     def open(self, release: Release, round_: int, run: str = "") -> Noise:
         """Charge the round to the ledger and return its noise.
 

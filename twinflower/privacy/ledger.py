@@ -1,7 +1,7 @@
 """The record of the privacy budget that a site has spent: an append-only file that persists across runs and restarts.
 
 The first line names the data and the lifetime budget. Every further line is the charge of one round, with the running
-sums including it. A line is
+sums including it, or ends a reservation. A line is
 
     checksum body\\n        checksum: of the whole file before the line, followed by the body
 
@@ -9,6 +9,11 @@ so the last checksum covers every byte: changing, deleting, repeating or moving 
 it. A charge is flushed to disk before the round is computed. An incomplete last line, left by a crash, was never acted
 on and is dropped. If anything else differs from what was written, the ledger is damaged and refuses all further
 charges.
+
+The first charge of a run reserves what its plan still needs, and each charge takes its cost out of that. A run begins
+only if the lifetime budget covers its plan besides what was spent and what other runs have reserved, so that no run is
+refused half-way because of another one. A run that completes its plan has nothing reserved. What another run has left
+over is released when the server ends it, or by the site (`twinflower ledger --give-up`).
 
 A site's `data-file` has one ledger: before each charge, the digest of the data is compared with those of all ledgers in
 the folder, so that the same bytes under another path get no second lifetime budget.
@@ -19,25 +24,32 @@ anyone who can write the file can also compute them.
 """
 
 import hashlib
-import json
 import math
 import os
-import re
-import stat
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..disk import LockableFile, sync_folder
+from ..disk import LockableFile, open_regular, sync_folder
 from ..errors import SettingError
-from .accountant import Budget, gdp_epsilon
+from .accountant import ROUNDING, Budget, gdp_epsilon
 from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, total_cost
+from .ledger_lines import (
+    charges_in,
+    header,
+    in_order,
+    last_charge,
+    line,
+    reservations,
+    reserved_in,
+    start_of,
+    torn,
+)
 from .unit import ONE_RECORD, RECORD, Unit
-
-_CHECKSUM = 16  # hexadecimal digits at the start of a line, followed by a space
-_TORN = re.compile(rb"[0-9a-f]{0,16}|[0-9a-f]{16} (\{[ -~]*)?")  # matches every incomplete line
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,8 @@ class FileLedger:
     def charge(self, charge: Charge, budget: Budget) -> None:
         """See `Ledger.charge`. If this raises, the charge is recorded either completely or not at all.
 
-        The first charge of a run raises BudgetSpent unless the run's plan fits into the rest of the lifetime budget; of
-        a session that is resumed it is what is left of the plan. Charges for other settings are no part of it.
+        The first charge of a run, and of a session that is resumed, raises BudgetSpent unless the lifetime budget
+        covers what the run still has to charge of its plan. Charges for other settings are no part of it.
         """
         if not self.path.exists():
             self.check_others()  # before there is a file, which a refusal would leave empty
@@ -73,14 +85,56 @@ class FileLedger:
                 self._add(file, book, charge, budget)
 
     def _add(self, file: LockableFile, book: bytes, charge: Charge, budget: Budget) -> None:
-        in_run, ever = _sum(book, "run_sum", _start(run=charge.run)), _sum(book, "sum", _ANY)
-        known = _start(run=charge.run, round=charge.round) in book
-        cost = added_cost(charge, _charges_of(book, charge.run)) if charge.split else charge.cost
+        in_run, ever = _sum(book, "run_sum", charge.run), _sum(book, "sum")
+        known = start_of(charge.run, charge.round) in book
+        cost = added_cost(charge, charges_in(book, charge.run)) if charge.split else charge.cost
         check_cost(charge, known, budget, in_run, cost)
-        self._check_lifetime(ever, _unpaid(book, charge, replace(budget, spent=budget.spent + in_run)), cost)
-        sums = {"run_sum": in_run + cost, "sum": ever + cost}
+        reserved = self._reserved(book, charge.run, charge.config, budget, cost)
+        reserved[charge.run] -= cost
+        sums = {"run_sum": in_run + cost, "sum": ever + cost, **self._stated(reserved)}
         text = b"" if book else self._header
-        self._append(file, len(book), text + _line(book + text, asdict(charge) | sums))
+        self._append(file, len(book), text + line(book + text, asdict(charge) | sums))
+
+    def check_plan(self, run: str, config: str, budget: Budget) -> float:
+        """Return what a run still has to charge of its plan, in mu^2; nothing is written.
+
+        run, config: as in the run's charges. Raises BudgetSpent unless the lifetime budget covers it, and LedgerError.
+        """
+        self.check_others()
+        return self._reserved(self._book(), run, config, budget)[run]
+
+    def release(self, run: str) -> float:
+        """End the reservation of a run, and return what it was, in mu^2; nothing is written if it is 0.
+
+        If the run goes on later, its next charge reserves the rest of its plan anew, or is refused.
+        """
+        if not self.path.exists():
+            return 0.0
+        with self._locked() as file:
+            book = self._read(file)
+            reserved = reserved_in(book)
+            rest = reserved.pop(run, 0.0)
+            if rest:
+                ended = {"released": run, "time": time.time(), **self._stated(reserved)}
+                self._append(file, len(book), line(book, ended))
+        return rest
+
+    def _reserved(
+        self, book: bytes, run: str, config: str, budget: Budget, cost: float = 0.0
+    ) -> dict[str, float]:
+        """What each run has reserved once this one has. Raises BudgetSpent unless the lifetime budget covers all of it,
+        and a charge of this cost."""
+        others = reserved_in(book)
+        mine = others.pop(run, None)
+        if mine is None or last_charge(book, start_of(run)).get("config") != config:
+            mine = _unpaid(book, run, config, budget)
+        self._check_lifetime(_sum(book, "sum"), others, mine, cost)
+        return others | {run: mine}
+
+    def _stated(self, reserved: Mapping[str, float]) -> dict[str, object]:
+        """The reservations as the field of a line, without those that only rounding leaves."""
+        least = ROUNDING * Budget.for_target(self.epsilon, self.delta).mu_max_squared
+        return reservations({run: held for run, held in reserved.items() if held > least})
 
     def check_others(self) -> None:
         """Raise LedgerError if another ledger in the folder is of the same data, or cannot be read and may be."""
@@ -91,24 +145,43 @@ class FileLedger:
     def charges(self) -> list[Charge]:
         """Return all charges so far, in order."""
         with self._locked() as file:
-            return _charges(self._read(file))
+            return charges_in(self._read(file))
 
-    def check_plan(self, planned: float) -> None:
-        """Raise BudgetSpent unless the rest of the lifetime budget covers a run with this plan; nothing is written."""
-        charges = self.charges() if self.path.exists() else []
-        self._check_lifetime(total_cost(charges), planned, 0.0)
+    def _book(self) -> bytes:
+        """The complete lines, empty for a ledger that does not exist yet."""
+        if not self.path.exists():
+            return b""
+        with self._locked() as file:
+            return self._read(file)
 
-    def _check_lifetime(self, spent: float, planned: float, cost: float) -> None:
-        """Raise BudgetSpent if the rest of the lifetime budget does not cover the planned cost, or this charge."""
-        budget = replace(Budget.for_target(self.epsilon, self.delta), spent=spent)
+    def _check_lifetime(self, spent: float, others: Mapping[str, float], planned: float, cost: float) -> None:
+        """Raise BudgetSpent unless the lifetime budget covers what was spent, what other runs have reserved, and what
+        this run still plans, or this charge, if that is more."""
+        held = math.fsum(others.values())
+        budget = replace(Budget.for_target(self.epsilon, self.delta), spent=spent + held)
+        if budget.fits(max(planned, cost)):
+            return
         lifetime = f"the lifetime budget epsilon {self.epsilon:g}, delta {self.delta:g}"
-        if planned and not budget.fits(planned):
-            raise BudgetSpent(
-                f"the run plans epsilon {_epsilon(planned, self.delta)}, and of {lifetime} what is left allows "
-                f"{_epsilon(budget.remaining, self.delta)}: it does not begin, and nothing is spent"
-            )
-        if not budget.fits(cost):
-            raise BudgetSpent(f"{lifetime} is spent")
+        runs, remedy = self._others(others)
+        if planned < (1 - ROUNDING) * cost:  # it has no plan, or has completed it
+            raise BudgetSpent(f"{lifetime} is spent{runs and ', or ' + runs}{remedy}")
+        raise BudgetSpent(
+            f"the run plans epsilon {_epsilon(planned, self.delta)}, and of {lifetime} what is left"
+            f"{runs and ' beside ' + runs + ','} allows {_epsilon(budget.remaining, self.delta)}: it does not begin, "
+            f"and nothing is spent{remedy}"
+        )
+
+    def _others(self, others: Mapping[str, float]) -> tuple[str, str]:
+        """A phrase on what other runs have reserved, and a clause on what to do; empty if they have nothing."""
+        if not others:
+            return "", ""
+        names = ["".join(filter(str.isprintable, run)) for run in others]  # a server has chosen them
+        held, several = _epsilon(math.fsum(others.values()), self.delta), len(names) > 1
+        return (
+            f"epsilon {held} reserved by run{'s' if several else ''} {', '.join(names)}",
+            f"; wait until {'they end' if several else 'it ends'} or, if one will not go on, release what it has "
+            f"reserved: twinflower ledger {self.path.parent} --give-up {names[0]}",
+        )
 
     @contextmanager
     def _beginning(self) -> Iterator[None]:
@@ -116,7 +189,7 @@ class FileLedger:
         path = self.path.parent / "ledgers.lock"
         with (
             _told(path, "opened, and nothing is released", "lock"),
-            LockableFile(path, "a+", opener=_open) as file,
+            LockableFile(path, "a+", opener=open_regular) as file,
         ):
             file.wait(self.patience)
             yield
@@ -126,14 +199,14 @@ class FileLedger:
         """The first line."""
         budget = {"epsilon": float(self.epsilon), "delta": float(self.delta)}
         unit = {} if self.unit == ONE_RECORD else {"protects": self.unit.kind, "group-size": self.unit.size}
-        return _line(b"", {"twinflower-ledger": 1, "data": self.data} | budget | unit)
+        return line(b"", {"twinflower-ledger": 1, "data": self.data} | budget | unit)
 
     @contextmanager
     def _locked(self) -> Iterator[LockableFile]:
         """Open the file under an exclusive lock, which is released when the file is closed or the process ends."""
         with self._told("opened"):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = LockableFile(self.path, "a+", opener=_open)
+            file = LockableFile(self.path, "a+", opener=open_regular)
         with file:
             with self._told("locked"):
                 if hasattr(os, "fchmod"):  # not on Windows
@@ -176,19 +249,25 @@ class FileLedger:
 
 
 class Book(NamedTuple):
-    """The content of a ledger file: the identity of the data, the lifetime budget, the charges, what is protected."""
+    """The content of a ledger file: the identity of the data, the lifetime budget, the charges, what is protected, and
+    what each run has reserved for what it still has to charge, in mu^2."""
 
     data: str
     epsilon: float
     delta: float
     charges: list[Charge]
     unit: Unit = ONE_RECORD
+    reserved: Mapping[str, float] = MappingProxyType({})
 
     @property
     def left(self) -> float:
-        """The unspent part of the lifetime budget, in mu^2."""
-        spent = total_cost(self.charges)
+        """The part of the lifetime budget that is neither spent nor reserved, in mu^2."""
+        spent = total_cost(self.charges) + math.fsum(self.reserved.values())
         return replace(Budget.for_target(self.epsilon, self.delta), spent=spent).remaining
+
+    def ledger(self, path: Path) -> FileLedger:
+        """The ledger at this path, whose content this is."""
+        return FileLedger(path, self.data, self.epsilon, self.delta, unit=self.unit)
 
 
 def read_ledger(path: Path, patience: float = 5.0) -> Book | None:
@@ -197,15 +276,15 @@ def read_ledger(path: Path, patience: float = 5.0) -> Book | None:
     Waits at most `patience` seconds for a lock. Raises LedgerError if the file is damaged or is not a ledger.
     """
     with _told(path, "opened"):
-        file = LockableFile(path, "r", opener=_open)
+        file = LockableFile(path, "r", opener=open_regular)
     with file, _told(path, "read"):
         file.wait(patience, shared=True)
         book = _whole_lines(path, file.readall())
     if not book:
         return None
     with _of_a_ledger(path):
-        head = json.loads(book[_CHECKSUM : book.index(b"\n")])
-        return Book(head["data"], head["epsilon"], head["delta"], _charges(book), _unit(head))
+        head, charges = header(book), charges_in(book)
+        return Book(head["data"], head["epsilon"], head["delta"], charges, _unit(head), reserved_in(book))
 
 
 def _data_in(path: Path) -> str:
@@ -214,10 +293,10 @@ def _data_in(path: Path) -> str:
     It takes no lock. While a line is written over an incomplete one, a reader may see a mixture of both, and refuse
     once. Otherwise it misses at most the end of the file, and the first line never changes.
     """
-    with _told(path, "read, and nothing is released"), LockableFile(path, "r", opener=_open) as file:
+    with _told(path, "read, and nothing is released"), LockableFile(path, "r", opener=open_regular) as file:
         book = _whole_lines(path, file.readall())
     with _of_a_ledger(path):
-        return str(json.loads(book[_CHECKSUM : book.index(b"\n")])["data"]) if book else ""
+        return str(header(book)["data"]) if book else ""
 
 
 @contextmanager
@@ -246,40 +325,38 @@ def _unit(head: dict[str, Any]) -> Unit:
     return Unit(head.get("protects", RECORD), head.get("group-size", 0))
 
 
-def _charges(book: bytes) -> list[Charge]:
-    return list(map(_read_charge, book.split(b"\n")[1:-1]))
+def _unpaid(book: bytes, run: str, config: str, budget: Budget) -> float:
+    """What a run with these settings still has to charge of its plan, in mu^2; 0 without a plan.
 
-
-def _charges_of(book: bytes, run: str) -> list[Charge]:
-    """The charges of one run."""
-    start = _start(run=run)
-    return [_read_charge(line) for line in book.split(b"\n")[1:-1] if line[_CHECKSUM + 1 :].startswith(start)]
-
-
-def _read_charge(line: bytes) -> Charge:
-    entry = json.loads(line[_CHECKSUM:])
-    names = {f.name for f in fields(Charge)}
-    return Charge(**{name: entry[name] for name in names & entry.keys()})
-
-
-def _unpaid(book: bytes, charge: Charge, budget: Budget) -> float:
-    """What a run still has to pay of its plan at the first charge for its settings in a run of Flower, later 0.
-
-    budget: the run's, of which its session has spent a part. Raises BudgetSpent if that was spent on other settings and
-    the budget does not cover the plan, too.
+    budget: the run's, before all charges in the ledger. Raises BudgetSpent if its session was charged for other
+    settings, and the budget does not cover this plan, too.
     """
-    last = _last(book, _start(run=charge.run))
-    goes_on = (last.get("config"), last.get("flower_run", "")) == (charge.config, charge.flower_run)
-    if goes_on or not budget.planned:
+    if not budget.planned:
         return 0.0
-    paid = total_cost(entry for entry in _charges_of(book, charge.run) if entry.config == charge.config)
+    paid = total_cost(charge for charge in charges_in(book, run) if charge.config == config)
     rest = max(0.0, budget.planned - paid)
-    if not budget.fits(rest):
+    if not replace(budget, spent=budget.spent + _sum(book, "run_sum", run)).fits(rest):
         raise BudgetSpent(
             "this session was charged for a run with other settings, and its budget does not cover this run's plan, "
             "too: the run does not begin, and nothing is spent; it needs a session of its own"
         )
     return rest
+
+
+def _sum(book: bytes, name: str, run: str | None = None) -> float:
+    """The running sum `name` in the latest charge, or in that of a run; 0 if there is none."""
+    charge = last_charge(book) if run is None else last_charge(book, start_of(run))
+    return float(charge.get(name, 0.0))
+
+
+def _whole_lines(path: Path, text: bytes) -> bytes:
+    """The file without an incomplete last line; LedgerError if any byte differs from what was written."""
+    book, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
+    if not (in_order(book) and torn(book, tail)):
+        raise LedgerError(
+            f"the ledger {path} is damaged: what was spent is not known, and nothing is released any more"
+        )
+    return book
 
 
 def _epsilon(cost: float, delta: float) -> str:
@@ -294,64 +371,6 @@ def fingerprint(arrays: Iterable[memoryview | bytes]) -> str:
     return digest.hexdigest()
 
 
-# --- lines ---
-
-
-def _line(before: bytes, content: dict[str, object]) -> bytes:
-    """Encode the content as a line to append to a file whose bytes so far are `before`."""
-    return _sealed(before, json.dumps(content).encode())
-
-
-def _sealed(before: bytes, body: bytes) -> bytes:
-    digest = hashlib.sha256(before)
-    digest.update(body)
-    return digest.hexdigest()[:_CHECKSUM].encode() + b" " + body + b"\n"
-
-
-def _whole_lines(path: Path, text: bytes) -> bytes:
-    """The file without an incomplete last line; LedgerError if any byte differs from what was written."""
-    book, tail = text[: text.rfind(b"\n") + 1], text[text.rfind(b"\n") + 1 :]
-    if not (_in_order(book) and _torn(book, tail)):
-        raise LedgerError(
-            f"the ledger {path} is damaged: what was spent is not known, and nothing is released any more"
-        )
-    return book
-
-
-def _in_order(book: bytes) -> bool:
-    """Whether complete lines (possibly none) are unchanged: the checksum of the last one covers all of them."""
-    last = book.rfind(b"\n", 0, -1) + 1
-    return not book or book[last:] == _sealed(book[:last], book[last + _CHECKSUM + 1 : -1])
-
-
-def _torn(book: bytes, tail: bytes) -> bool:
-    """Whether a crash while appending to `book` can leave `tail`; a complete line with a damaged end does not count."""
-    ends = [found.end() for found in re.finditer(rb"}", tail[:-1])]
-    return bool(_TORN.fullmatch(tail)) and not any(_in_order(book + tail[:end] + b"\n") for end in ends)
-
-
-_ANY = b'{"run": '
-
-
-def _start(**first: str | int) -> bytes:
-    """The first bytes of the body of a charge with these first fields.
-
-    They cannot occur anywhere else, because JSON escapes quotation marks inside strings.
-    """
-    return json.dumps(first)[:-1].encode() + b", "
-
-
-def _last(book: bytes, start: bytes) -> dict[str, Any]:
-    """The latest charge, with its sums, whose body begins with `start`; empty if there is none."""
-    place = book.rfind(start)
-    return dict(json.loads(book[place : book.index(b"\n", place)])) if place >= 0 else {}
-
-
-def _sum(book: bytes, name: str, start: bytes) -> float:
-    """The running sum `name` in the latest charge whose body begins with `start`; 0 if there is none."""
-    return float(_last(book, start).get(name, 0.0))
-
-
 # --- the disk ---
 
 
@@ -364,19 +383,6 @@ def _told(path: Path, done: str, kind: str = "ledger") -> Iterator[None]:
         raise LedgerError(f"the {kind} {path} is in use by another process") from None
     except OSError as error:
         raise LedgerError(f"the {kind} {path} cannot be {done}: {error.strerror}") from None
-
-
-def _open(path: str, flags: int) -> int:
-    """Open or create a regular file with mode 0600; OSError for a symbolic link or anything else."""
-    if os.path.islink(path):
-        raise OSError(None, "it is a symbolic link")
-    for name in ("O_NOFOLLOW", "O_NONBLOCK"):  # not on Windows
-        flags |= getattr(os, name, 0)
-    descriptor = os.open(path, flags, 0o600)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(None, "it is not a regular file")
 
 
 def _write(descriptor: int, text: bytes) -> None:

@@ -22,6 +22,7 @@ RUN_HEADINGS = (
     "releases",
     "epsilon",
     "against all others",
+    "reserved",
     "first charge",
     "last charge",
     "Flower run",
@@ -85,14 +86,22 @@ def runs(books: list[tuple[str, Book]]) -> Iterator[tuple[str, ...]]:
     """A row under RUN_HEADINGS for each run, in the order of the first charges.
 
     "Against all others" is, for a run in which the server sees only sums, the epsilon against the server and all other
-    sites together; the first epsilon of such a run relies on the noise of other sites. A run that was resumed has
-    several runs of Flower.
+    sites together; the first epsilon of such a run relies on the noise of other sites. "Reserved" is the epsilon of
+    what a run may still charge. A run that was resumed has several runs of Flower.
     """
     for _, book in books:
         for run, charges in _runs(book.charges).items():
             times = [charge.time for charge in charges]
             alone = gdp_epsilon(math.sqrt(total_cost(charges, lambda charge: charge.cost_alone)), book.delta)
-            cells = _epsilon(charges, book.delta), f"{alone:.4g}", _date(min(times)), _date(max(times))
+            held = book.reserved.get(run)
+            reserved = f"{gdp_epsilon(math.sqrt(held), book.delta):.4g}" if held else "-"
+            cells = (
+                _epsilon(charges, book.delta),
+                f"{alone:.4g}",
+                reserved,
+                _date(min(times)),
+                _date(max(times)),
+            )
             flower = sorted({charge.flower_run for charge in charges} - {""})
             yield _data(book), run, str(len(charges)), *cells, ", ".join(flower) or "-"
 
