@@ -35,9 +35,12 @@ Read = Callable[[int, Message], T]
 NO_REPLY = "no reply"
 REFUSED = "it refuses: its privacy budget is spent, or too small for the run"
 _LONGEST_REASON, _LONGEST_TRACEBACK = 1000, 100_000
-_FOREIGN = {  # what errors of Flower's own mods contain, and what to do about them
+_FOREIGN = {  # what errors of Flower and its mods contain, and what to do about them
     "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "
     'place of a strategy: leave the mod out, and set privacy.trust = "sum" to hide what single sites send',
+    "Invalid message type: get_properties": "its app's clients are functions, such as @app.train(), which need "
+    "twinflower.strategies.AppFunctions around the grid. Or is this SuperLink another app's?",
+    "Invalid message type: query": "its app has a NumPyClient: leave out AppFunctions around the grid",
     "LocalDpMod": "its app uses Flower's LocalDpMod, which needs a strategy of Flower: leave the mod out, and "
     "set privacy.mode, with which clients add noise themselves",
 }

@@ -201,17 +201,21 @@ class Roster:
 
 
 class Reminder:
-    """Says what a wait is for, whenever `SILENCE` seconds of it have passed; by default in Flower's log."""
+    """Says what a wait is for, whenever there was silence for `SILENCE` seconds; by default in Flower's log."""
 
     def __init__(self, say: Callable[[str], None] = lambda text: log(WARNING, "%s", text)) -> None:
         self._say = say
         self._due = time.monotonic() + SILENCE
 
     def look(self, text: Callable[[], str]) -> None:
-        """Say the text if the last line, or the beginning of the wait, was `SILENCE` seconds ago."""
+        """Say the text if the last line, or the first wait's beginning, was `SILENCE` seconds ago."""
         if time.monotonic() >= self._due:
             self._say(text())
-            self._due = time.monotonic() + SILENCE
+            self.spoken()
+
+    def spoken(self) -> None:
+        """Count the silence from now on, because something else was said."""
+        self._due = time.monotonic() + SILENCE
 
 
 class Absences:

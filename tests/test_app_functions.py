@@ -34,6 +34,7 @@ from twinflower.rounds import Problem, rounds
 from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import strategy_of
+from twinflower.strategies.messages import short
 
 ROUNDS = 3
 ROOT = Path(__file__).resolve().parent.parent
@@ -320,6 +321,24 @@ def test_private_functions_charge_and_refuse():
         assert "the privacy budget is spent" in reply.error.reason
     reply = reply_to(setup, {"round": 1}, "evaluate")
     assert "a private client is evaluated as a NumPyClient" in reply.error.reason
+
+
+def test_an_app_of_the_other_kind_is_named_in_a_sentence():
+    """A strategy without AppFunctions meets functions, and one with it a NumPyClient; Flower says which message types
+    it does not know, in the engine at the end of a long traceback."""
+    setup = small("fedavg-group", clients__per_round=0)
+    strategy = strategies.FedAvg(setup.algorithm, node_timeout=0.1)
+    functions = OneProcess(app_of(setup), setup.config.clients.count, {})
+    with pytest.raises(RunError, match="its app's clients are functions, such as @app.train"):
+        strategy.start(functions, record_of([setup.start]), 1)
+    grid = InProcessGrid(setup)
+    nodes = strategies.AppFunctions(grid, setup.algorithm, halves(setup.start))
+    with pytest.raises(RunError, match="its app has a NumPyClient: leave out AppFunctions"):
+        strategy.start(nodes, nodes.flat, 1)
+    ray = (
+        "ray::ClientAppActor.run() (pid=1)\n" + "  File x\n" * 99 + "ValueError: Invalid message type: query"
+    )
+    assert short(ray) == "its app has a NumPyClient: leave out AppFunctions around the grid"
 
 
 # ------------------------------------------------------------------------- the example's two apps

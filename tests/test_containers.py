@@ -74,6 +74,13 @@ def test_all_that_a_service_uses_is_declared(name):
         assert {volume for volume in named if "/" not in volume} <= file["volumes"].keys()
 
 
+def test_every_service_polls_often():
+    services = [service for name in FILES for service in read(name)["services"].values()]
+    assert len(services) == 6
+    for service in services:
+        assert service["environment"] == {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
+
+
 def test_no_two_sites_share_a_volume_a_key_or_a_table():
     services = read("compose.yaml")["services"]
     assert [*services] == ["superlink", *SITES]

@@ -278,6 +278,19 @@ def test_a_wait_for_replies_names_the_partitions_every_ten_seconds(no_sleep, cap
     assert len(lines) == 5 and all(9 <= a - b <= 14 for a, b in pairwise(left))
 
 
+def test_the_clock_of_reminders_runs_through_all_exchanges_of_a_round(no_sleep, capsys):
+    """Four exchanges of 6 s each, such as rounds and evaluations, and a line in between that counts as one."""
+    grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    grid.grid.pull_messages = lambda ids: []
+    spoken = []
+    for place in range(4):
+        grid.send_and_receive([properties_request(1)], timeout=6.0)
+        spoken += [sum(no_sleep)] * len(capsys.readouterr().out.splitlines())
+        if place == 2:
+            grid.reminder.spoken()
+    assert len(spoken) == 1 and 10 <= spoken[0] <= 14
+
+
 def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
     grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
     grid.grid.pull_messages = lambda ids: []

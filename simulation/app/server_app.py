@@ -153,8 +153,13 @@ def _train(grid: Grid, setup: PreparedRun, folder: Path) -> None:
     say(*described(setup).splitlines())
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
-    watch = partial(_export, setup.config.output.openmetrics, folder.name)
-    run = run_strategy(setup, _quick(grid), runtime, partial(_print_row, setup.config), checkpoints, watch)
+    watch, quick = partial(_export, setup.config.output.openmetrics, folder.name), _quick(grid)
+
+    def show(row: dict[str, float]) -> None:
+        _print_row(setup.config, row)
+        quick.reminder.spoken()
+
+    run = run_strategy(setup, quick, runtime, show, checkpoints, watch)
     watch(run)
     summary = run.summary()
     # Before writing, so that they are said also where the disk is full.
@@ -178,7 +183,7 @@ def _export(file: str, name: str, run: Run) -> None:
         say(f"warning: {error}")
 
 
-def _quick(grid: Grid) -> Grid:
+def _quick(grid: Grid) -> "PollingGrid":
     """The grid with shorter pauses between two requests for replies.
 
     In a simulation a request keeps the nodes' processes from their work, so the pauses grow while Ray starts.
@@ -220,12 +225,13 @@ class PollingGrid(Grid):
     """A wrapper of another grid that polls for replies more often than Flower's own, and says for whom it waits.
 
     It uses only the public methods of that grid, whose intervals are 3 s in deployment and 0.1 s in a simulation.
-    shortest, longest: of the pauses, in seconds.
+    shortest, longest: of the pauses, in seconds. reminder: of all waits, however many exchanges a round has.
     """
 
     def __init__(self, grid: Grid, shortest: float = 0.2, longest: float = 3.0) -> None:
         self.grid = grid
         self.shortest, self.longest = shortest, longest
+        self.reminder = Reminder(say)
         self._partitions: dict[int, Any] = {}  # node -> the partition that it reported
 
     def set_run(self, run: Any) -> None:
@@ -258,7 +264,7 @@ class PollingGrid(Grid):
     ) -> Iterable[Message]:
         """Send all messages; return their replies, or those that arrive within the timeout in seconds."""
         sent = {id_: message.metadata.dst_node_id for id_, message in self._pushed(messages)}
-        missing, began, reminder = dict(sent), time.monotonic(), Reminder(say)
+        missing, began = dict(sent), time.monotonic()
         replies: list[Message] = []
 
         def waits() -> str:
@@ -268,7 +274,7 @@ class PollingGrid(Grid):
             waited = time.monotonic() - began
             if timeout is not None and waited >= timeout:
                 break
-            reminder.look(waits)
+            self.reminder.look(waits)
             time.sleep(min(max(_SHARE * waited, self.shortest), self.longest))
             for reply in self.pull_messages(set(missing)):
                 missing.pop(reply.metadata.reply_to_message_id, None)
