@@ -23,6 +23,7 @@ import numpy as np
 from ..arrays import Array, Index, Seeds, of_clients
 from .algorithm import Algorithm
 from .layout import Count, Layout, Point
+from .messages import Upload, mean_of_senders
 from .server_prox import ServerProx
 
 
@@ -50,15 +51,19 @@ class Echoed(Algorithm):
 
     needs_client_state: ClassVar[bool] = True
 
+    @property
+    def state(self) -> Layout:
+        """The layout of a variable (..., d)."""
+        return UNACKNOWLEDGED
+
+    def init_client(self, start: Array) -> Unacknowledged:
+        """Start with a variable of 0."""
+        return initial(np.zeros_like(start))
+
 
 def initial(variable: Array) -> Unacknowledged:
     """The state before the first reply, with this variable (..., d)."""
     return Unacknowledged(variable, variable, np.zeros(variable.shape[:-1], variable.dtype))
-
-
-def untouched(start: Array) -> Unacknowledged:
-    """The initial state: zero, and no reply yet."""
-    return initial(np.zeros_like(start))
 
 
 def confirmed(state: Unacknowledged, heard: Index) -> Array:
@@ -109,7 +114,7 @@ class Inbox(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EchoedProx(ServerProx, Echoed):
+class EchoedProx(Echoed, ServerProx):
     """A method whose clients keep a variable that the server tracks, and whose server state has a field heard (..., N),
     the last counted round of each client."""
 
@@ -142,3 +147,14 @@ class TracksMean(EchoedProx):
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> MeanServer:
         """Start with x0 = mean = start."""
         return MeanServer(start, start, start, nobody_heard(start, num_clients), key)
+
+    def moved(
+        self, server: MeanServer, uploads: Upload, clients: Index, round_: int, weight: Array | float, step: float
+    ) -> MeanServer:
+        """The state after `weight` times the mean difference was added to the mean, and the prox of h with this step.
+        """
+        changes, _ = self.received(uploads, server.x0.shape[-1])
+        change = weight * mean_of_senders(changes, None, shares=self.info.shares(clients))
+        mean = (server.mean + change).astype(server.mean.dtype, copy=False)
+        x0, heard = self.proximal(mean, step), acknowledge(server.heard, clients, round_)
+        return self.averaged(server._replace(x0=x0, mean=mean, heard=heard), round_)  # type: ignore[no-any-return]

@@ -47,19 +47,10 @@ from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import Setting, above, at_least
 from ..work import LocalWork, Report
-from .echo import (
-    MeanServer,
-    TracksMean,
-    Unacknowledged,
-    acknowledge,
-    confirmed,
-    initial,
-    unacknowledged,
-    vectors_of,
-)
+from .echo import MeanServer, TracksMean, Unacknowledged, confirmed, initial, unacknowledged, vectors_of
 from .layout import Layout
 from .local import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .messages import Upload, mean_of_senders
+from .messages import Upload
 
 
 @dataclass(frozen=True)
@@ -133,13 +124,8 @@ class FedADMM(TracksMean):
 
     def server_update(self, server: MeanServer, uploads: Upload, clients: Index, round_: int) -> MeanServer:
         """Add the mean message to the mean, and apply the prox with step 1/rho."""
-        shares = self.info.shares(clients)
-        changes, _ = self.received(uploads, server.x0.shape[-1])
         eta = self.server_step or self.weight(clients, server.heard.shape[-1])
-        mean = server.mean + eta * mean_of_senders(changes, None, shares=shares)
-        mean = mean.astype(server.mean.dtype, copy=False)
-        x0, heard = self.proximal(mean, 1.0 / self.rho), acknowledge(server.heard, clients, round_)
-        return self.averaged(server._replace(x0=x0, mean=mean, heard=heard), round_)
+        return self.moved(server, uploads, clients, round_, eta, 1.0 / self.rho)
 
     def check_sum(self, steps: int) -> None:
         """Require in addition that every local loop starts at x0."""

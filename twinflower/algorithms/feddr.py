@@ -41,18 +41,9 @@ import numpy as np
 from ..arrays import Array, Index
 from ..settings import Rule, Setting, above
 from ..work import LocalWork, Report
-from .echo import (
-    MeanServer,
-    TracksMean,
-    Unacknowledged,
-    acknowledge,
-    confirmed,
-    initial,
-    unacknowledged,
-    vectors_of,
-)
+from .echo import MeanServer, TracksMean, Unacknowledged, confirmed, initial, unacknowledged, vectors_of
 from .local import LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .messages import Upload, mean_of_senders
+from .messages import Upload
 
 
 @dataclass(frozen=True)
@@ -108,12 +99,8 @@ class FedDR(TracksMean):
 
     def server_update(self, server: MeanServer, uploads: Upload, clients: Index, round_: int) -> MeanServer:
         """Add (1/N) sum Delta to the mean, and apply the prox of h with step eta."""
-        shares = self.info.shares(clients)
-        changes, _ = self.received(uploads, server.x0.shape[-1])
-        change = self.weight(clients, server.heard.shape[-1]) * mean_of_senders(changes, None, shares=shares)
-        mean = (server.mean + change).astype(server.mean.dtype, copy=False)     # line 7
-        x0, heard = self.proximal(mean, self.eta), acknowledge(server.heard, clients, round_)  # line 8
-        return self.averaged(server._replace(x0=x0, mean=mean, heard=heard), round_)
+        weight = self.weight(clients, server.heard.shape[-1])
+        return self.moved(server, uploads, clients, round_, weight, self.eta)   # lines 7, 8
 
     def check_sum(self, steps: int) -> None:
         """Require in addition that every local loop starts at x0."""

@@ -27,16 +27,7 @@ import numpy as np
 from ..arrays import Array, Index, Mask, Seeds
 from ..settings import Setting, above
 from ..work import LocalWork, Report
-from .echo import (
-    UNACKNOWLEDGED,
-    EchoedProx,
-    Unacknowledged,
-    acknowledge,
-    confirmed,
-    nobody_heard,
-    unacknowledged,
-    untouched,
-)
+from .echo import EchoedProx, Unacknowledged, acknowledge, confirmed, nobody_heard, unacknowledged
 from .local import check_pull
 from .messages import Upload, mean_of_senders
 
@@ -71,12 +62,6 @@ class FedDyn(EchoedProx):
     def pull(self) -> float:
         """alpha, the weight of the proximal term."""
         return self.alpha
-
-    state = UNACKNOWLEDGED
-
-    def init_client(self, start: Array) -> Unacknowledged:
-        """Start with dual = 0."""
-        return untouched(start)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start and drift = 0."""

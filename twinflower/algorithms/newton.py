@@ -61,7 +61,7 @@ from ..problems.quadratic import lowest_composite
 from ..problems.regularisers import ZERO, Regulariser, Zero
 from ..settings import SHARE, Setting, above, between, check_settings
 from ..work import LocalWork, Report
-from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
+from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, to_nodes
 from .layout import Arrays, Layout, Point
 from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
 from .private_newton import KnownNoise, Noisy, PrivateSteps, without_padding
@@ -245,8 +245,6 @@ class Newton(Algorithm):
 
     def server_update(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
         """Take the trial point and the next step, or a shorter one."""
-        if server.x.ndim > 1:
-            return self._each(server, uploads, clients, round_)
         if self.private:
             return self.private.server_update(server, uploads.sums, clients, round_)
         total = Information.expanded(uploads.sums.sum(0, dtype=np.float64), server.x.size)
@@ -254,12 +252,6 @@ class Newton(Algorithm):
         low = self._lower(server, value)
         new = self._advanced(server, total, value) if low else self._shortened(server, value)
         return Server._make(np.asarray(part, old.dtype) for part, old in zip(new, server, strict=True))
-
-    def _each(self, server: Any, uploads: Upload, clients: Index, round_: int) -> Any:
-        """`server_update` for each of several seeds."""
-        each = range(len(server.x))
-        parts = [(type(server)(*(p[i] for p in server)), Upload(uploads.sums[i]), clients[i]) for i in each]
-        return stack([self.server_update(*part, round_) for part in parts])  # type: ignore[no-any-return]
 
     def _h(self, x: Array) -> float:
         return float(self.regulariser.value(x))
@@ -317,19 +309,14 @@ class Newton(Algorithm):
         return {"decrement": np.full(server.x.shape[:-1], np.nan) if self.private else server.decrement}
 
     def stops(self, server: Any) -> Stop | None:
-        """Why the run ends now, if it does; of several seeds, if all do. Private runs do not."""
-        if self.private:
+        """Why the run ends now, if it does. Private runs do not."""
+        if self.private or server.status == GOING_ON:
             return None
-        status = np.atleast_1d(server.status)
-        if not status.all():
-            return None
-        if (status == CONVERGED).all():
+        if server.status == CONVERGED:
             return Stop("converged")
-        if (status == FLAT).any():
-            sums = np.atleast_2d(server.sums)[status == FLAT][0].astype(np.float64)
-            flat = _flat(Information.expanded(sums, server.x.shape[-1]))
-            return Stop(_NO_CURVATURE, tuple(flat.tolist()), warns=True)
-        sizes = np.abs(np.atleast_2d(server.step)).max(0)
+        if server.status == FLAT:
+            return Stop(_NO_CURVATURE, tuple(_flat(self.information(server)).tolist()), warns=True)  # type: ignore[arg-type]
+        sizes = np.abs(server.step)
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
     def information(self, server: Any) -> Information | Released | None:

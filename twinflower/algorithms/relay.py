@@ -163,8 +163,7 @@ class Relayed(Dense):
 
     def check_subgradients(self) -> None:
         """Raise SettingError for a regulariser without subgradients."""
-        known = isinstance(self.regulariser, Subdifferentiable)
-        if not known:
+        if not isinstance(self.regulariser, Subdifferentiable):
             raise SettingError(
                 f"{self.name} needs a regulariser that is finite everywhere: none, l1, elastic-net, group-l1"
             )

@@ -31,17 +31,7 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .algorithm import to_nodes
-from .echo import (
-    UNACKNOWLEDGED,
-    Echoed,
-    Unacknowledged,
-    acknowledge,
-    confirmed,
-    echo,
-    nobody_heard,
-    unacknowledged,
-    untouched,
-)
+from .echo import Echoed, Unacknowledged, acknowledge, confirmed, echo, nobody_heard, unacknowledged
 from .layout import Count, Layout, SparseVector
 from .messages import Upload, mean_of_senders
 from .server_prox import ServerProx
@@ -80,16 +70,10 @@ class Scaffold(ServerProx, Echoed):
     title: ClassVar[str] = "SCAFFOLD, DP-SCAFFOLD: local SGD with control variates"
     counts_steps: ClassVar[bool] = True
 
-    state = UNACKNOWLEDGED
-
     @cached_property
     def inbox(self) -> Layout:
         """The layout of c, the echo, x0, and the seed for rand-k."""
         return Layout(Inbox, SparseVector("control", "control_kept", self.down), Count("heard"), *self.point)
-
-    def init_client(self, start: Array) -> Unacknowledged:
-        """Start with c_i = 0."""
-        return untouched(start)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start and c = 0."""

@@ -53,7 +53,6 @@ from .echo import (
     confirmed,
     nobody_heard,
     unacknowledged,
-    untouched,
 )
 from .isrl_dp import ISRLDP
 from .messages import Upload, mean_of_senders
@@ -85,10 +84,6 @@ class SoteriaFL(EchoedProx, ISRLDP):
     ] = field(default=1.0, kw_only=True)
 
     state = UNACKNOWLEDGED
-
-    def init_client(self, start: Array) -> Unacknowledged:
-        """Start with s_i = 0."""
-        return untouched(start)
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start and s = 0."""
