@@ -6,12 +6,10 @@ of the pair and under the messages that reveal most, and returns a `Report` with
 the declared noise really guarantees, and what an attack demonstrably achieved.
 """
 
-from .cases import Case, Claim
-from .client_case import client_case
+from .cases import Case, Claim, client_case
 from .command import demonstrate, load
-from .data import pairs, server_messages
+from .data import loader_of_rows, pairs, rows_of_loader, server_messages
 from .declared import GaussianRelease, certified, of_fixed_clipping, of_history, of_local_dp_mod
-from .loaders import loader_of_rows, rows_of_loader
 from .recorder import Mechanism, Request, Update, client, numpy_request, request, server
 from .report import Report, audit_case
 from .session import Effort

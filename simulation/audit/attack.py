@@ -4,6 +4,9 @@ Data sets and messages are chosen, and the attack is learned, on other runs than
 the claim is counted again on further runs, and the smaller bound is reported: a claim that holds is accused only if two
 independent counts are wrong. Runs on both data sets take turns in random order, so that what drifts with time (clocks,
 counters) is not taken for an effect of the data.
+
+For apps whose training takes too long to be repeated a thousand times, `attack_once` audits a single run: many records,
+the canaries, are included by coins of their own, and the attack guesses the coins (`twinflower.privacy.lower_bounds`).
 """
 
 import math
@@ -14,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from twinflower.arrays import Array
+from twinflower.arrays import Array, Mask
+from twinflower.errors import SettingError
 from twinflower.privacy.distinguish import distance, special_scores
 from twinflower.privacy.evidence import (
     Evidence,
@@ -25,9 +29,10 @@ from twinflower.privacy.evidence import (
     of_certain,
     separation,
 )
-from twinflower.privacy.lower_bounds import Counts
+from twinflower.privacy.lower_bounds import Counts, best_guesses
 
 from .cases import Case
+from .data import AS_GIVEN, Rows, either, joined, mixed, taken
 from .features import Features, Leak, Means, Seen, changing, leaks
 from .recorder import recording
 from .session import Effort, Seeds, Session, silence, unreported
@@ -296,3 +301,49 @@ def _mostly_errors(runs: Pair) -> str:
     if 2 * len(errors) <= len(replies):
         return ""
     return f"{len(errors)} of the {len(replies)} counted replies are errors, such as {errors[-1]}"
+
+
+# ------------------------------------------------------------------------------------ one run with canaries
+
+
+def attack_once(case: Case, effort: Effort, progress: Callable[[str], object] = unreported) -> Attack:
+    """Guess which canaries a run held; once more, in another run, if that contradicts the claim. Raises SettingError
+    for a case without losses."""
+    if case.one_run is None:
+        raise SettingError(
+            f"{case.name}: --canaries needs the losses of the model: pass loss=... to audit.client_case"
+        )
+    session = Session(case, effort, Seeds(effort.seed), progress)
+    errors: list[str] = []
+
+    def count(seeds: range) -> list[Evidence]:
+        progress(f"one run with {effort.canaries} canaries")
+        return [_guessed(case, effort, seeds.start, errors)]
+
+    with recording(), silence(), np.errstate(all="ignore"):
+        found = session.twice(count, 1)
+    chosen = Candidate(AS_GIVEN, f"all rows, and canaries by {effort.canaries} coins", 0.0)
+    return Attack(found, chosen, [chosen], errors=max(errors))
+
+
+def _guessed(case: Case, effort: Effort, seed: int, errors: list[str]) -> Evidence:
+    """What the guesses of one run show."""
+    assert case.one_run
+    draws = np.random.default_rng([seed, 1])
+    coins = draws.random(effort.canaries) < 0.5
+    heads, tails = (mixed(case.one_run.rows, effort.canaries, draws) for _ in range(2))
+    run = case.one_run.mechanism(_with_canaries(case, heads, tails, coins), seed)
+    scores = case.one_run.scores(heads, run)
+    if case.claim.relation == "replace":
+        scores = scores - case.one_run.scores(tails, run)
+    errors.append("" if np.ptp(scores) else "no reply has a model in which the canaries could be seen")
+    epsilon, best = best_guesses(scores, coins, case.claim.delta, 1 - effort.confidence)
+    how = f"{best.correct} of {best.guesses} guesses right about {best.canaries} canaries in one run"
+    return Evidence(how, epsilon)
+
+
+def _with_canaries(case: Case, heads: Rows, tails: Rows, coins: Mask) -> Rows:
+    """The rows, and canaries: those of heads; under replacement, another in the place of each of tails."""
+    assert case.one_run
+    replacing = case.claim.relation == "replace"
+    return joined(case.one_run.rows, either(coins, heads, tails) if replacing else taken(heads, coins))

@@ -1,17 +1,28 @@
-"""What is audited."""
+"""What is audited: a mechanism with the privacy it claims, and how such a case is made of a ClientApp."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from twinflower.arrays import Array
 from twinflower.errors import SettingError
+from twinflower.flower_messages import FIT, reply_record
 from twinflower.privacy.accountant import gdp_mu
 
+from .data import AS_GIVEN, Rows, pairs, server_messages
 from .declared import ANY, RELATIONS, GaussianRelease
-from .one_run import OneRun
-from .recorder import Mechanism
+from .recorder import Arrays, Mechanism, client, numpy_request, request
+from .transcript import Outcome, Transcript
 
+Loss = Callable[[Arrays, Rows], Array]
+"""The losses (n,) of a model at n records."""
+
+_PREFIXES = "arrays/", f"{reply_record(FIT, 'parameters')}/"  # of the places of a reply's model
 _ROUNDING = 1e-6  # relative, up to which two epsilons are the same
 
 
@@ -35,6 +46,41 @@ class Claim(NamedTuple):
     def refuted_by(self, epsilon: float) -> bool:
         """Whether this epsilon is above the claimed one."""
         return epsilon > self.epsilon * (1 + _ROUNDING)
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """How a case is audited in one run: its rows, the mechanism whose server always sends `model`, and the losses."""
+
+    mechanism: Mechanism
+    model: Arrays
+    rows: Rows
+    loss: Loss
+
+    def scores(self, canaries: Rows, run: Transcript) -> Array:
+        """How much better the replies fit each canary than what the server sent: its loss (m,) falls if it was there.
+        A round whose reply has no model counts as 0."""
+        models = [found for outcome in run if (found := _model_of(outcome, self.model)) is not None]
+        before = self.loss(self.model, canaries)
+        gains = [before - self.loss(model, canaries) for model in models]
+        return np.nan_to_num(np.sum([np.zeros(len(before)), *gains], axis=0))
+
+
+def _model_of(outcome: Outcome, like: Arrays) -> Arrays | None:
+    """The model in a reply in the shapes of another; None if there is none."""
+    found = {
+        place.removeprefix(prefix): numbers
+        for place, numbers in outcome.values.items()
+        for prefix in _PREFIXES
+        if place.startswith(prefix)
+    }
+    named: Mapping[str, NDArray[Any]] = (
+        like if isinstance(like, Mapping) else {str(place): array for place, array in enumerate(like)}
+    )
+    if any(name not in found or found[name].size != array.size for name, array in named.items()):
+        return None
+    arrays = {name: found[name].reshape(array.shape) for name, array in named.items()}
+    return arrays if isinstance(like, Mapping) else list(arrays.values())
 
 
 @dataclass(frozen=True)
@@ -90,3 +136,42 @@ class Case:
     def gaussian(self) -> bool:
         """Whether what is released has Gaussian noise by declaration; with sampling, it is a mixture."""
         return bool(self.declared) and all(release.sampling == 1 for release in self.declared)
+
+
+def client_case(
+    name: str,
+    app: Callable[[Any, int], ClientApp],
+    model: Arrays,
+    rows: Rows,
+    claim: Claim,
+    rounds: int = 1,
+    declared: Sequence[GaussianRelease] = (),
+    *,
+    label: str = "label",
+    config: Mapping[str, Any] | None = None,
+    numpy_client: bool = False,
+    only: Iterable[str] = (),
+    public: Iterable[str] = (),
+    loss: Loss | None = None,
+    about: str = "",
+) -> Case:
+    """The case of an app that trains a model on rows.
+
+    app(rows, seed): the ClientApp of a client that holds these rows, in the form of `rows`. model: the arrays of a
+    model, of which the server sends extreme versions. rows, label: see `pairs`. claim: its relation is that of the data
+    sets. config: of every request. numpy_client: whether the app has a NumPyClient. only: names of `server_messages` to
+    send, by default all. loss(model, rows): the losses (n,) of a model of the form of `model` at rows, for audits of
+    a single run (`attack.attack_once`). The rest: see `Case`.
+    """
+    make = numpy_request if numpy_client else request
+    plans = server_messages(model, rounds, config, make)
+    return Case(
+        name,
+        {how: client(app, plans[how]) for how in list(only) or plans},
+        pairs(rows, label, claim.relation),
+        claim,
+        declared,
+        frozenset(public),
+        about,
+        loss and OneRun(client(app, plans[AS_GIVEN]), model, rows, loss),
+    )

@@ -1,6 +1,6 @@
 """Neighbouring data sets, and server messages that move what a client sends."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -225,3 +225,21 @@ def _mapped(model: Arrays, function: Callable[[NDArray[Any]], NDArray[Any]]) -> 
     if isinstance(model, Mapping):
         return {name: one(array) for name, array in model.items()}
     return [one(array) for array in model]
+
+
+# ---------------------------------------------- rows of PyTorch loaders; PyTorch is imported when it is needed
+
+
+def rows_of_loader(loader: Iterable[Sequence[Any]], names: Sequence[str] = ("x", "label")) -> Rows:
+    """All batches of a loader as columns with these names; a batch is a sequence of tensors with one first axis."""
+    batches = [[np.asarray(part) for part in batch] for batch in loader]
+    return dict(zip(names, map(np.concatenate, zip(*batches, strict=True)), strict=True))
+
+
+def loader_of_rows(rows: Rows, batch_size: int = 32, shuffle: bool = False) -> Any:
+    """A DataLoader over the columns of rows, in their order, as tensors."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    columns = [torch.as_tensor(column) for column in rows.values()]
+    return DataLoader(TensorDataset(*columns), batch_size=batch_size, shuffle=shuffle)

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..report.document import Fact, Page, Section, Table, html
-from .attack import Attack, attack
-from .canaries import attack_once
+from .attack import Attack, attack, attack_once
 from .cases import Case, Claim
 from .declared import Certified, certified
 from .features import Leak

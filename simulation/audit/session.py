@@ -29,8 +29,8 @@ class Effort:
     every kind of message, by which they are chosen. learning: runs from which the attack is learned. counting: new runs
     on which its successes are counted. certain: runs that must agree before something may be the same in every run.
     most: runs that may be made to show that it is: 6 to 9 e^epsilon against a claim of epsilon. confidence: with which
-    all bounds hold together. canaries: of an audit of one run instead of all these, see `canaries`; otherwise 0. seed:
-    another number (from 0) gives other runs.
+    all bounds hold together. canaries: of an audit of one run instead of all these, see `attack.attack_once`; otherwise
+    0. seed: another number (from 0) gives other runs.
     """
 
     screening: int = 6
