@@ -155,8 +155,7 @@ class Key:
             raise SettingError(f"{name} must be {rule.text}; got {value!r}{rule.hint(value)}")
         if self.kind is float and not moderate(value):
             raise SettingError(f"{name} must be 0 or from {SMALLEST:g} to {LARGEST:g} in size; got {value!r}")
-        large = self.kind is int and value >= 2**self.setting.bits
-        if large:
+        if self.kind is int and value >= 2**self.setting.bits:
             raise SettingError(f"{name} must be below 2^{self.setting.bits}; got {value!r}")
 
 
@@ -288,8 +287,7 @@ def typed(name: str, value: Any, kind: type, numbers: bool = False) -> Any:
         value = str(value)
     if kind is float and type(value) is int and abs(value) < 2**1000:
         value = float(value)
-    good = type(value) is kind and value == value
-    if not good:
+    if type(value) is not kind or value != value:
         raise SettingError(f"{name} must be {_WORDS[kind]}; got {value!r}{_remedy(name, value, kind)}")
     return value
 

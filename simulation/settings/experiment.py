@@ -143,17 +143,14 @@ def read_experiment(
 
 def _check_tables(path: Path, raw: dict[str, Any]) -> None:
     curves = raw.get("curve", [{}])
-    tables = isinstance(curves, list) and curves and all(isinstance(c, dict) for c in curves)
-    if not tables:
+    if not (isinstance(curves, list) and curves and all(isinstance(c, dict) for c in curves)):
         raise SettingError(f"{path}: curves are written as [[curve]] tables, at least one")
     if not isinstance(raw.get("run", {}), dict):
         raise SettingError(f"{path}: run is written as a table, [run]")
     _check_places(path, raw)
-    listed = all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes"))
-    if not listed:
+    if not all(isinstance(raw.get(key, []), list) for key in ("seeds", "y", "log-axes")):
         raise SettingError(f"{path}: seeds must be a list such as [0, 1, 2], y and log-axes lists of columns")
-    settings = raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves)
-    if not settings:
+    if not raw.keys() - _HEAD | raw.get("run", {}).keys() | set().union(*curves):
         raise SettingError(f"{path}: says nothing to run: write settings under [run]")
 
 

@@ -158,8 +158,8 @@ def _mnist_part(source: Source, part: str) -> tuple[NDArray[Any], Labels]:
         for kind in ("images-idx3", "labels-idx1")
     )
     images, labels = read_idx(images_file, (_SIDE, _SIDE)), read_idx(labels_file, ())
-    expected = f"{labels_file} must have {len(images)} labels, one for each image of {images_file}"
     if len(images) != len(labels):
+        expected = f"{labels_file} must have {len(images)} labels, one for each image of {images_file}"
         raise DataError(f"{expected}; got {len(labels)}")
     if not labels.max() < 10:
         raise DataError(f"{labels_file} must hold labels from 0 to 9; got {labels.max()}")
@@ -289,8 +289,7 @@ def adult_openml(source: Source) -> Dataset:
     texts = [_texts(bunch, name) for name in _ADULT_COLUMNS[:-1]]
     rows = list(zip(*texts, bunch.target, strict=True))
     num_test = PUBLISHED_ROWS["adult"][1]
-    in_order = float(rows[num_test][2]) == 77516  # fnlwgt of the first row of UCI's adult.data
-    if not in_order:
+    if float(rows[num_test][2]) != 77516:  # fnlwgt of the first row of UCI's adult.data
         raise DataError(f"{source.name}: OpenML must deliver the test rows before the training rows")
     test, train = (_adult_table("OpenML's adult", part) for part in (rows[:num_test], rows[num_test:]))
     return Dataset(source.name, *train, *test, num_classes=2, note="from OpenML", class_names=_ADULT_INCOMES)
@@ -369,9 +368,8 @@ def a6a(source: Source) -> Dataset:
         return libsvm(source, "a6a", num_features=123)
     path = find([*_libsvm_folders(source), Path(source.data_dir, "a9a")], "a6a", "a9a")
     [(features, labels)] = read_libsvm([path], num_features=123)
-    expected = f"{path} must have more than {_A6A_ROWS} rows to stand in for a6a"
     if not len(labels) > _A6A_ROWS:
-        raise DataError(f"{expected}; got {len(labels)}")
+        raise DataError(f"{path} must have more than {_A6A_ROWS} rows to stand in for a6a; got {len(labels)}")
     first, rest = ((features[part], labels[part]) for part in (slice(_A6A_ROWS), slice(_A6A_ROWS, None)))
     note = f"no file a6a: the first {_A6A_ROWS} rows of a9a are its training rows, the others its test rows"
     return _joined(source, first, rest, note)

@@ -139,8 +139,7 @@ class Dataset:
 
 def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
     """DataError unless the arrays are valid; `where` is the prefix of their names, such as 'mnist: test_'."""
-    tabular = features.ndim == 2 and features.size > 0
-    if not tabular:
+    if features.ndim != 2 or not features.size:
         raise DataError(f"{where}features must have rows and columns; got shape {features.shape}")
     shape = features.shape[:1]
     if labels.shape != shape:
@@ -149,10 +148,8 @@ def check_rows(where: str, features: NDArray[Any], labels: NDArray[Any], num_cla
         raise DataError(f"{where}features must be finite; there is NaN or infinity")
     if not finite(labels):
         raise DataError(f"{where}labels must be finite; there is NaN or infinity")
-    if num_classes:
-        in_range = labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < num_classes
-        if not in_range:
-            raise DataError(f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
+    if num_classes and (labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= num_classes):
+        raise DataError(f"{where}labels must be whole numbers from 0 to {num_classes - 1}")
 
 
 def held_out(
@@ -200,11 +197,9 @@ def moments(train: Floats) -> tuple[Floats, Floats]:
 
 def check_row_weights(where: str, weights: NDArray[Any], labels: NDArray[Any], public: Range | None) -> None:
     """DataError unless there is a weight in the public range for every label; `where` is the prefix of their name."""
-    if not (public is not None and public.low >= 0):
+    if public is None or not public.low >= 0:
         raise DataError(f"{where}: row_weights need weight_range, from 0 on")
-    assert public
     if weights.shape != labels.shape:
         raise DataError(f"{where}: row_weights must have shape {labels.shape}; got {weights.shape}")
-    good = (weights >= public.low) & (weights <= public.high)
-    if not good.all():
+    if not ((weights >= public.low) & (weights <= public.high)).all():
         raise DataError(f"{where}: row_weights must be from {public.low:g} to {public.high:g}")

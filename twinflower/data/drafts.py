@@ -267,8 +267,7 @@ class Seen:
 
     def weight(self, name: str) -> Weight:
         """The weights in the draft if the column has them; DataError if it cannot."""
-        fine = self.numeric and min(self.numbers) >= 0
-        if not fine:
+        if not (self.numeric and min(self.numbers) >= 0):
             raise DataError(f"column '{name}' cannot be the weight: it must have numbers from 0 on")
         span = spanned(self.numbers)
         return Weight(name, replace(span, low=max(span.low, 0.0)))

@@ -214,8 +214,7 @@ def _classes(labels: NDArray[Any], num_classes: int, method: str) -> Ints:
     if labels.dtype.kind not in "iu":
         raise SettingError(f"partition {method!r} needs class labels; for regression use {blind}")
     top = num_classes or int(labels.max()) + 1
-    in_range = labels.min() >= 0 and labels.max() < top
-    if not in_range:
+    if labels.min() < 0 or labels.max() >= top:
         raise SettingError(f"labels must be in 0..{top - 1}; got {labels.min()} to {labels.max()}")
     return labels.astype(np.int64)
 

@@ -66,9 +66,8 @@ def _held_labels(class_rows: Ints, clients: int, draw: Generator, k: int) -> NDA
             f"partition.labels-per-client must be in 1..{present}, the number of classes; got {k}"
         )
     high = np.minimum(class_rows, clients)
-    enough = high.sum() >= clients * k
-    text = f"clients.count must be lower for {k} labels each: the classes' rows do not suffice"
-    if not enough:
+    if high.sum() < clients * k:
+        text = f"clients.count must be lower for {k} labels each: the classes' rows do not suffice"
         raise SettingError(f"{text}; got {clients}")
     low = np.minimum(high, 1 if clients * k >= present else 0)
     return _draw_labels(apportion(class_rows, clients * k, low, high), clients, k, draw)
@@ -224,14 +223,15 @@ class OneClass(Method):
         """Counts (N, C) with one label per client, and labels assigned to clients in random order."""
         rows, wanted = task.class_rows, self.samples_per_client
         present = int(np.count_nonzero(rows))
-        text = f"clients.count must be at least {present}, one for each class, for 'one-class'"
-        if not task.num_clients >= present:
+        if task.num_clients < present:
+            text = f"clients.count must be at least {present}, one for each class, for 'one-class'"
             raise SettingError(f"{text}; got {task.num_clients}")
         high, low = np.minimum(rows // max(wanted, 1), task.num_clients), (rows > 0).astype(np.int64)
-        enough = high.sum() >= task.num_clients and bool(np.all(low <= high))
-        text = "partition.samples-per-client must be lower, or clients.count: classes have too few rows for 'one-class'"
-        if not enough:
-            raise SettingError(f"{text}; got {wanted}")
+        if high.sum() < task.num_clients or np.any(low > high):
+            text = (
+                "partition.samples-per-client must be lower, or clients.count: classes have too few rows for"
+            )
+            raise SettingError(f"{text} 'one-class'; got {wanted}")
         clients = apportion(rows, task.num_clients, low, high)
         held = task.draw.permutation(np.repeat(np.arange(len(rows)), clients))
         counts = np.zeros((task.num_clients, len(rows)), np.int64)
@@ -260,8 +260,7 @@ class Mixed(Method):
     def counts(self, task: Task) -> Ints:
         """Counts (N, C): `iid_rows` random rows for every client, and further rows of label i mod C for client i."""
         clients, left, share = task.num_clients, task.class_rows.copy(), self.iid_rows
-        enough = 0 <= share * clients <= left.sum()
-        if not enough:
+        if not 0 <= share * clients <= left.sum():
             raise SettingError(
                 f"partition.iid-rows must be in 0..{left.sum() // clients} for {clients} clients; got {share}"
             )
@@ -327,8 +326,7 @@ class Sizes(Method):
     def counts(self, task: Task) -> Ints:
         """The given sizes as counts (N, 1); SettingError unless they fit the clients and rows."""
         sizes, rows = np.asarray(self.numbers), task.class_rows.sum()
-        right = sizes.shape == (task.num_clients,)
-        if not right:
+        if sizes.shape != (task.num_clients,):
             raise SettingError(
                 f"partition.sizes must be {task.num_clients} whole numbers, one per client; got {len(sizes)}"
             )

@@ -105,8 +105,7 @@ def _own_libsvm(file: Path, num_features: int) -> Table:
 def _own_arrays(file: Path) -> Table:
     expected = f"{file} must be an .npz file with arrays features and labels"
     features, labels = read_arrays(file, expected, ("features", "labels")).values()
-    numeric = features.dtype.kind in "fiu" and labels.dtype.kind in "fiu"
-    if not numeric:
+    if features.dtype.kind not in "fiu" or labels.dtype.kind not in "fiu":
         raise DataError(
             f"{file}: features and labels must be numbers; got {features.dtype} and {labels.dtype}"
         )

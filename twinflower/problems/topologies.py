@@ -98,7 +98,7 @@ class ErdosRenyi(Topology):
             )
         lonely = n * np.exp(
             -degree
-        )  # expected number of isolated nodes; there are none with probability about e^-lonely
+        )  # expected isolated nodes; there are none with probability about e^-lonely
         if not lonely < 7:
             raise SettingError(
                 f"a random graph of {n} clients is hardly ever connected with degree {degree:g}: raise topology.degree"
@@ -119,8 +119,7 @@ class Regular(Topology):
     def graph(self, n: int) -> Any:
         """The first connected graph among the random draws."""
         degree = self.degree
-        whole = degree == int(degree) and degree < n and int(degree) * n % 2 == 0
-        if not whole:
+        if degree != int(degree) or degree >= n or int(degree) * n % 2:
             raise SettingError(
                 f"a regular graph of {n} clients needs an integer topology.degree below {n} with degree * {n} even; "
                 f"got {degree:g}"
@@ -144,8 +143,7 @@ class SmallWorld(Topology):
 
     def graph(self, n: int) -> Any:
         """The first connected graph among the random draws."""
-        even = self.degree % 2 == 0 and self.degree < n
-        if not even:
+        if self.degree % 2 or self.degree >= n:
             raise SettingError(
                 f"a small world of {n} clients needs an even topology.degree below {n}; got {self.degree:g}"
             )

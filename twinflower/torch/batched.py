@@ -169,8 +169,7 @@ class Probe:
             no_broadcasting(),
         ):
             loss = self.functions.row_loss(output, label)
-        fits = isinstance(loss, Tensor) and loss.shape == () and loss.is_floating_point()
-        if not fits:
+        if not (isinstance(loss, Tensor) and loss.shape == () and loss.is_floating_point()):
             raise SettingError(
                 f"the loss of one row must be a scalar; for an output of shape {shape} and one label it gave "
                 f"{tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__}"

@@ -37,8 +37,7 @@ def check_module(module: nn.Module) -> None:
 def check_layers(module: nn.Module) -> None:
     """SettingError for layers that mix the records of a batch or draw random numbers."""
     for name, layer in module.named_modules():
-        mixes = isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None)
-        if mixes:
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
             raise SettingError(
                 f"layer '{name}' ({type(layer).__name__}) normalises over the batch, so no record has a gradient of "
                 "its own: use GroupNorm or LayerNorm, or call module.eval() to keep its statistics fixed"
@@ -83,8 +82,7 @@ def check_loss(loss: Any) -> None:
     """SettingError for a loss that is not callable, or whose mean cancels the weight of a single record."""
     if not callable(loss):
         raise SettingError(f"loss must be a function of an output and a label; got {type(loss).__name__}")
-    weighted = getattr(loss, "weight", None) is not None and getattr(loss, "reduction", "") == "mean"
-    if weighted:
+    if getattr(loss, "weight", None) is not None and getattr(loss, "reduction", "") == "mean":
         raise SettingError(
             f"{type(loss).__name__} divides by the weights of the records in a batch, so the weight of a single one is "
             "lost: set reduction='sum' (a loss is called with one record at a time)"
