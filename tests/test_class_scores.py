@@ -12,9 +12,10 @@ from sklearn.metrics import brier_score_loss, roc_auc_score
 from typer.testing import CliRunner
 
 from twinflower.errors import SettingError
-from twinflower.models.discrimination import ClassBins, ClassTable, one_against_rest
+from twinflower.models.discrimination import ClassBins, one_against_rest
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
+from twinflower.models.score_bins import together
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import probabilities
@@ -122,7 +123,7 @@ def test_tables_add_up_and_a_class_without_rows_leaves_no_mean():
     (scores, labels), bins = drawn(200), ClassBins(20, classes=4)
     odds = one_against_rest(scores)
     halves = [bins.table(odds[k::2], labels[k::2]) for k in (0, 1)]
-    assert_allclose(ClassTable.together(halves).cells, bins.table(odds, labels).cells)
+    assert_allclose(together(halves).cells, bins.table(odds, labels).cells)
     few = bins.table(odds[labels < 3], labels[labels < 3])
     assert np.isnan(few.classes[3].auc.value) and np.isnan(few.auc.value) and np.isfinite(few.brier)
 
@@ -189,7 +190,7 @@ def test_all_runtimes_report_the_same_and_the_folder_and_the_report_hold_it(keys
         assert_allclose(table.cells, arrays.scores[client].cells, rtol=1e-9)
         for one, other in zip(read_scores(folder)[client], arrays.scores[client], strict=True):
             assert_array_equal(one, other)
-    table = ClassTable.together(arrays.scores.values())
+    table = together(arrays.scores.values())
     assert [arrays.rows[-1][name] for name in SCORE_COLUMNS] == [*table.auc, table.brier]
     page = report_run(folder).read_text(encoding="utf-8")
     assert "Calibration of severe" in page and f"{table.auc.value:.4f}" in page

@@ -17,7 +17,7 @@ from pages import Page, command
 
 import twinflower
 from twinflower.models.model import nested_test
-from twinflower.models.time_auc import TimeTable
+from twinflower.models.score_bins import together
 from twinflower.simulation.results.reading import read_scores
 
 # The last part of the page needs data that are not in the repository.
@@ -196,7 +196,7 @@ def test_the_table_of_hazard_ratios(folder):
 
 
 def test_the_table_of_areas(folder):
-    areas = TimeTable.together(read_scores(folder / "survival" / "runs" / "cox").values()).areas
+    areas = together(read_scores(folder / "survival" / "runs" / "cox").values()).areas
     ((_, *told),) = TABLES["AUC at a time"]
     for cell, own in zip(told, areas, strict=True):
         holds(cell, *own)

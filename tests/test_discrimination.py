@@ -25,6 +25,7 @@ from twinflower.models.discrimination import (
 )
 from twinflower.models.evaluation import SCORE_COLUMNS, Evaluation, Released, score_columns
 from twinflower.models.intervals import LEVEL, area, binned_area, share
+from twinflower.models.score_bins import together
 from twinflower.privacy import Budget
 from twinflower.privacy.charges import total_cost
 from twinflower.privacy.guard import Guard
@@ -142,9 +143,9 @@ def test_everything_else_is_that_of_scikit_learn():
 def test_tables_add_up_and_noisy_ones_have_the_hypotenuse_of_their_noise():
     (odds, labels), bins = drawn(300, 1.0, 0.0), Bins(10)
     halves = [bins.table(odds[own], labels[own]) for own in (slice(100), slice(100, 300))]
-    assert_allclose(ScoreTable.together(halves).cells, bins.table(odds, labels).cells)
+    assert_allclose(together(halves).cells, bins.table(odds, labels).cells)
     noisy = [ScoreTable.noisy(np.ones((2, 10)), bins.edges, sigma) for sigma in (3.0, 4.0)]
-    assert ScoreTable.together(noisy).sigma == 5.0
+    assert together(noisy).sigma == 5.0
 
 
 @pytest.mark.parametrize("label", [0, 1])

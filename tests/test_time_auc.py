@@ -20,7 +20,8 @@ from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.known_objectives import make_model
 from twinflower.models.evaluation import SCORE_COLUMNS
 from twinflower.models.intervals import LEVEL
-from twinflower.models.time_auc import Persons, TimeBins, TimeTable, _Area, areas
+from twinflower.models.score_bins import together
+from twinflower.models.time_auc import Persons, TimeBins, _Area, areas
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.queries.held_out import score_bins
@@ -147,14 +148,11 @@ def test_tables_add_up_and_their_mean_is_that_of_the_times():
     risks, times, events = drawn(400)
     whole = table_of(risks, times, events)
     parts = [table_of(*(own[half::2] for own in (risks, times, events))) for half in (0, 1)]
-    both = TimeTable.together(parts)
+    both = together(parts)
     assert_array_equal(both.cells, whole.cells)
     assert_allclose(both.auc, np.mean(both.areas, axis=0))
     assert both.rows == 400 and np.isnan(both.brier)
-    assert (
-        TimeTable.together([own._replace(sigma=s) for own, s in zip(parts, (3.0, 4.0), strict=True)]).sigma
-        == 5
-    )
+    assert together([own._replace(sigma=s) for own, s in zip(parts, (3.0, 4.0), strict=True)]).sigma == 5
 
 
 def test_a_table_without_cases_or_controls_has_no_area_and_says_nothing_else():
@@ -247,7 +245,7 @@ def test_all_runtimes_report_the_same(keys, kind, tmp_path):
         again = read_scores(folder)[client]
         for one, other in zip(again, arrays.scores[client], strict=True):
             assert_array_equal(one, other)
-    area = TimeTable.together(arrays.scores.values()).auc
+    area = together(arrays.scores.values()).auc
     assert [arrays.rows[-1][name] for name in SCORE_COLUMNS[:3]] == list(area)
     page = report_run(folder).read_text(encoding="utf-8")
     assert "Discrimination by time" in page and f"{area.value:.4f}" in page
@@ -272,7 +270,7 @@ def test_at_the_sites_without_privacy_it_is_the_table_of_all_held_out_persons(ke
     result = inprocess.train(setup)
     rows, labels = setup.dataset.features[setup.held.rows], setup.dataset.labels[setup.held.rows]
     risks = setup.objective.predict(result.model, rows)
-    found = TimeTable.together(result.scores.values())
+    found = together(result.scores.values())
     assert found.rows == len(labels)
     late = np.append([500.0, 1500.0], 9e9)[np.searchsorted([500.0, 1500.0], np.abs(labels))]
     wanted = areas(risks, [500.0, 1500.0], late, (labels > 0) & (late < 9e9))

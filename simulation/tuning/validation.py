@@ -72,7 +72,7 @@ def _groups(setup: PreparedRun, rows: Index) -> Index | None:
 
 def _held(setup: PreparedRun, kept: Sequence[Index], given: Sequence[Index]) -> tuple[PreparedRun, Batch]:
     """The set-up on the kept rows, and the given ones, weighted as in F."""
-    data, given_rows = setup.dataset, _grouped([rows for rows in given if len(rows)])
+    data, given_rows = setup.dataset, Partition.grouped([rows for rows in given if len(rows)])
     shards = Shards.grouped(data.features, data.labels, given_rows.rows, given_rows.offsets, data.row_weights)
     held = weighted(shards, setup.by_rows)
     return _on(setup, kept, held), held
@@ -106,7 +106,7 @@ def _on(setup: PreparedRun, kept: Sequence[Index], held: Batch) -> PreparedRun:
     """The set-up on the kept rows, tested on the held-out ones, its algorithm and plan adjusted to the clients'
     numbers of rows."""
     data = replace(setup.dataset, test_features=held.features, test_labels=held.labels)
-    partition = _grouped(kept)
+    partition = Partition.grouped(kept)
     sizes, plan = partition.sizes, setup.plan
     method = with_sizes(setup.method, sizes if setup.by_rows else ())
     if isinstance(plan, SumPlan):
@@ -114,7 +114,3 @@ def _on(setup: PreparedRun, kept: Sequence[Index], held: Batch) -> PreparedRun:
     plan = replace(plan, releases=plan.releases.without(EVALUATION)) if plan else None
     algorithm = through_sums(method, plan, setup.schedule, sizes)
     return replace(setup, dataset=data, partition=partition, algorithm=algorithm, plan=plan, held=None)
-
-
-def _grouped(parts: Sequence[Index]) -> Partition:
-    return Partition(np.concatenate(parts), np.cumsum([0, *map(len, parts)]))

@@ -19,6 +19,7 @@ from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..arrays import Array, Index, Seeds, of_clients
 from .algorithm import Algorithm
@@ -96,11 +97,12 @@ def acknowledge(heard: Index, clients: Index, round_: int | Index) -> Index:
     return heard
 
 
-def echo(heard: Index, node: Index) -> Index:
-    """The last counted round of one node (shape ()), or of nodes (..., K), to be sent with the request."""
-    if np.ndim(node) and node.shape[-1] == heard.shape[-1]:
-        return heard
-    return heard[..., node] if np.ndim(node) == 0 else of_clients(heard, np.asarray(node))
+def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
+    """The entries of one node (shape ()), or of nodes (..., K), in values (..., N) or (N,), such as the last counted
+    round, the echo. Nodes are ascending, so K = N selects all."""
+    if np.ndim(node) == 0:
+        return values[..., node]
+    return values if node.shape[-1] == values.shape[-1] else of_clients(values, node)
 
 
 class Inbox(NamedTuple):
@@ -126,7 +128,7 @@ class EchoedProx(Echoed, ServerProx):
     def broadcast(self, server: Any, round_: int, node: Index) -> Inbox:
         """Send x0 and the echo."""
         x0, kept, seed = super().broadcast(server, round_, node)
-        return Inbox(x0, kept, seed, echo(server.heard, node))
+        return Inbox(x0, kept, seed, of_node(server.heard, node))
 
 
 class MeanServer(NamedTuple):

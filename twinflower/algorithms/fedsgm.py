@@ -77,9 +77,9 @@ from .echo import (
     Unacknowledged,
     acknowledge,
     confirmed,
-    echo,
     initial,
     nobody_heard,
+    of_node,
     unacknowledged,
 )
 from .layout import Amount, Count, Entries, Layout, Point
@@ -284,7 +284,7 @@ class FedSGM(Switching, Echoed):
         s, m = server.switch, server.bound
         if np.ndim(node):
             s, m = s[..., None], m[..., None]
-        return Inbox(x0, kept, self.seeds(server.key, round_, node), echo(server.heard, node), s, m)
+        return Inbox(x0, kept, self.seeds(server.key, round_, node), of_node(server.heard, node), s, m)
 
     def _difference(self, server: Server, node: Index) -> tuple[Array, Index]:
         """x, or C_0(x - w) for one node or for nodes (..., K), and the indices of its entries."""

@@ -19,9 +19,8 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..arrays import Array, Index, Mask, Seeds, of_clients
+from ..arrays import Array, Index, Mask, Seeds
 from ..errors import RunError, SettingError, require
 from ..privacy.release import Release, allocation
 from ..problems.batches import Workload
@@ -30,7 +29,7 @@ from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable
 from ..problems.topologies import Neighbours, adjacency, compact, connected, degrees, sums
 from ..settings import SHARE, Setting, at_least, between, check_settings
 from .algorithm import NO_INFO, RunInfo
-from .echo import acknowledge, nobody_heard
+from .echo import acknowledge, nobody_heard, of_node
 from .local import StepDecay, StepSize, decayed
 from .messages import Dense, check_mode, mean_over_clients
 
@@ -274,16 +273,6 @@ class GrowingBudget(Relayed):
     def share(self, round_: int) -> float:
         """The round's share of the budget, proportional to budget_ratio^(T - n)."""
         return float(allocation("dynamic", self.info.rounds, math.log(self.budget_ratio))[round_ - 1])
-
-
-def of_node(values: NDArray[Any], node: Index) -> NDArray[Any]:
-    """The entries of one node (shape ()), or of nodes (..., K), in values (..., N) or (N,). Nodes are ascending, so
-    K = N selects all."""
-    if np.ndim(node) == 0:
-        return values[..., node]
-    if node.shape[-1] == values.shape[-1]:
-        return values
-    return of_clients(values, node)
 
 
 def rows_of_node(values: Array, node: Index) -> Array:

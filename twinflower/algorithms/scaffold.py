@@ -31,7 +31,7 @@ import numpy as np
 from ..arrays import Array, Index, Seeds
 from ..work import LocalWork, Report
 from .algorithm import to_nodes
-from .echo import Echoed, Unacknowledged, acknowledge, confirmed, echo, nobody_heard, unacknowledged
+from .echo import Echoed, Unacknowledged, acknowledge, confirmed, nobody_heard, of_node, unacknowledged
 from .layout import Count, Layout, SparseVector
 from .messages import Upload, mean_of_senders
 from .server_prox import ServerProx
@@ -83,7 +83,7 @@ class Scaffold(ServerProx, Echoed):
         """Send x0, c and the echo."""
         x0, kept, seed = super().broadcast(server, round_, node)
         c, c_kept = self.thinned(server.control)
-        return Inbox(x0, kept, seed, echo(server.heard, node), to_nodes(c, node), to_nodes(c_kept, node))
+        return Inbox(x0, kept, seed, of_node(server.heard, node), to_nodes(c, node), to_nodes(c_kept, node))
 
     def client_update(
         self, state: Unacknowledged, inbox: Any, work: LocalWork

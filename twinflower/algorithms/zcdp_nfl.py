@@ -41,10 +41,10 @@ from ..problems.regularisers import Zero
 from ..settings import Setting, above, one_of
 from ..work import LocalWork, Report
 from .algorithm import length
-from .echo import PAIR, Unacknowledged, confirmed, initial, unacknowledged
+from .echo import PAIR, Unacknowledged, confirmed, initial, of_node, unacknowledged
 from .layout import Count, Layout, Point
 from .messages import Vector
-from .relay import GradientSteps, GrowingBudget, Relayed, Server, of_node, rows_of_node
+from .relay import GradientSteps, GrowingBudget, Relayed, Server, rows_of_node
 
 
 class Inbox(NamedTuple):

@@ -9,7 +9,6 @@ without noise, or with Gaussian noise of a known deviation in every cell.
 """
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -126,12 +125,6 @@ class ScoreTable(NamedTuple):
         negatives, positives = counts
         squared = negatives * middle**2 + positives * (1 - middle) ** 2
         return cls(np.stack([negatives, positives, counts.sum(0) * middle, squared]), edges, sigma)
-
-    @classmethod
-    def together(cls, tables: Iterable["ScoreTable"]) -> "ScoreTable":
-        """The rows of all of these tables, at least one, with the same edges; sums run in their order."""
-        cells, edges, sigmas = zip(*tables, strict=True)
-        return cls(np.sum(cells, axis=0), edges[0], math.hypot(*sigmas))
 
     @property
     def counts(self) -> Array:
@@ -276,12 +269,6 @@ class ClassTable(NamedTuple):
     cells: Array
     edges: Array
     sigma: float = 0.0
-
-    @classmethod
-    def together(cls, tables: Iterable["ClassTable"]) -> "ClassTable":
-        """The rows of all of these tables, at least one, with the same edges; sums run in their order."""
-        cells, edges, sigmas = zip(*tables, strict=True)
-        return cls(np.sum(cells, axis=0), edges[0], math.hypot(*sigmas))
 
     @property
     def classes(self) -> list[ScoreTable]:

@@ -1,7 +1,7 @@
 """Evaluation of a model at the sites, on rows that never enter training, and the weighted mean over the sites."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from ..arrays import Array
 from ..problems.interfaces import Batch, Compares, Objective
 from .discrimination import Bins
 from .intervals import share_interval
-from .score_bins import Counted, ScoreBins
+from .score_bins import Counted, ScoreBins, together
 
 COLUMNS = ("held_out_loss", "held_out_accuracy", "held_out_rows")
 INTERVAL = ("held_out_low", "held_out_high")
@@ -123,12 +123,6 @@ def error_columns(sites: Sequence[Evaluation]) -> dict[str, float]:
         r2 = 1 - squared / spread if spread > _ROUNDING * squares else np.nan
         values = float(r2), float(absolute / rows), float(np.sqrt(squared / rows))
     return dict(zip(ERROR_COLUMNS, values, strict=True))
-
-
-def together(tables: Iterable[Any]) -> Any:
-    """The rows of all of these tables, which are of one kind and at least one."""
-    first, *others = tables
-    return first.together([first, *others])
 
 
 def score_columns(sites: Sequence[Evaluation] | Sequence[Released]) -> dict[str, float]:

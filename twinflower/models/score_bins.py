@@ -9,6 +9,7 @@ from its lower edge, exclusive, to its upper edge; the first one holds minus inf
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -72,6 +73,13 @@ class Counted(Protocol):
     @property
     def brier(self) -> float:
         """The Brier score, NaN if there is none."""
+
+
+def together(tables: Iterable[Any]) -> Any:
+    """The rows of all of these tables, at least one, of one kind and with the same bins; sums run in their order."""
+    first, *others = tables
+    cells = np.sum([first.cells, *(table.cells for table in others)], axis=0)
+    return first._replace(cells=cells, sigma=math.hypot(first.sigma, *(table.sigma for table in others)))
 
 
 @dataclass(frozen=True)

@@ -243,12 +243,6 @@ class TimeTable(NamedTuple):
     times: Array
     sigma: float = 0.0
 
-    @classmethod
-    def together(cls, tables: Iterable["TimeTable"]) -> "TimeTable":
-        """The persons of all of these tables, at least one, with the same edges and times; sums run in their order."""
-        cells, edges, times, sigmas = zip(*tables, strict=True)
-        return cls(np.sum(cells, axis=0), edges[0], times[0], math.hypot(*sigmas))
-
     @property
     def areas(self) -> list[Share]:
         """The area under the ROC curve at each of the times (T,), see `time_auc`."""

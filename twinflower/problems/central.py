@@ -36,11 +36,9 @@ def minimise(f: Model, h: Regulariser, rows: Batch, start: Array, tolerance: flo
         following = (1.0 + np.sqrt(1.0 + 4.0 * momentum**2)) / 2.0
         x, y = x_next, x_next + (momentum - 1.0) / following * (x_next - x)
         momentum = following
-    if not False:
-        raise SettingError(
-            f"reference: no optimum to {tolerance:g} within {_MOST_STEPS:,} steps: give the objective some l2"
-        )
-    return x
+    raise SettingError(
+        f"reference: no optimum to {tolerance:g} within {_MOST_STEPS:,} steps: give the objective some l2"
+    )
 
 
 def _least_absolute(f: Any, h: Regulariser, rows: Batch) -> Array:

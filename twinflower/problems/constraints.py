@@ -82,7 +82,6 @@ def parse_group(text: str, key: str) -> Group:
         raise SettingError(
             f"{key} must be cost (all rows), class C, feature J or none (no rows); got '{text}'"
         )
-    assert match is not None
     return Group(match[1].split()[0], int(match[2] or match[3] or 0))
 
 
@@ -97,7 +96,6 @@ def _parse(part: str) -> Constraint:
         raise SettingError(
             f"constraints must be like 'cost <= 0.3, class 3 <= 0.5, feature 12 <= 0.4'; got '{part.strip()}'"
         )
-    assert match is not None
     limit = _number(match[4])
     if not (limit > 0 and moderate(limit)):
         raise SettingError(

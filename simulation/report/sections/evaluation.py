@@ -9,10 +9,9 @@ import numpy as np
 
 from twinflower.models.assessment import Assessment, Measure
 from twinflower.models.discrimination import ClassTable, ScoreTable
-from twinflower.models.evaluation import together
 from twinflower.models.intervals import Share
 from twinflower.models.model import TrainedModel
-from twinflower.models.score_bins import Counted
+from twinflower.models.score_bins import Counted, together
 from twinflower.models.time_auc import TimeTable
 
 from ...results.reading import read_scores
