@@ -201,7 +201,7 @@ def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
     """Show whether a run is running, how it ended, or how to resume it. Exit status 1: it was interrupted or has
     failed."""
     from .report.console import say
-    from .results.status import status
+    from .results.resume import status
 
     found = status(folder.absolute())
     say(*found.lines)

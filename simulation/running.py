@@ -16,8 +16,8 @@ from .results.writing import write_plan
 from .runs.setup import prepare_seeds, prepare_server
 from .runtimes import RUNTIMES, curves
 from .runtimes import runtime as runtime_module
-from .runtimes.observer import Observer
 from .runtimes.processes import cores
+from .runtimes.progress import Observer
 from .settings import Value
 from .settings.catalogue import DEFAULTS
 from .settings.experiment import Curve, Experiment

@@ -16,7 +16,7 @@ from twinflower.errors import ReplyError, RunError
 from twinflower.randomness import participants
 from twinflower.simulation.app import server_app
 from twinflower.simulation.app.server_app import BUNDLE
-from twinflower.simulation.results.status import status
+from twinflower.simulation.results.resume import status
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy, strategy_of
 from twinflower.strategies.nodes import meet

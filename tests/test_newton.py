@@ -23,11 +23,11 @@ from twinflower.models.information import Information
 from twinflower.models.model import inferred
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.central import lowest_composite
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch, Part
 from twinflower.problems.losses import packed
 from twinflower.problems.objectives import LinearObjective, make_objective
-from twinflower.problems.quadratic import lowest_composite
 from twinflower.problems.regularisers import (
     L1,
     Ball,
@@ -45,7 +45,7 @@ from twinflower.simulation.app.site import Site
 from twinflower.simulation.report.messages import warnings
 from twinflower.simulation.report.present import page
 from twinflower.simulation.report.study import Study
-from twinflower.simulation.results.status import status
+from twinflower.simulation.results.resume import status
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.run import trained_model

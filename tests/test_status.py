@@ -8,8 +8,13 @@ from twinflower.errors import SettingError
 from twinflower.simulation.cli import main
 from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
 from twinflower.simulation.results.folder import claimed
-from twinflower.simulation.results.resume import ENDED_BY_FLOWER, write_cause, write_resume, write_runtime
-from twinflower.simulation.results.status import status
+from twinflower.simulation.results.resume import (
+    ENDED_BY_FLOWER,
+    status,
+    write_cause,
+    write_resume,
+    write_runtime,
+)
 from twinflower.simulation.results.writing import write_config, write_plan, write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort

@@ -11,7 +11,7 @@ from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.tracking import track, tracker
 from twinflower.simulation.results.reading import read_rows, read_summary
 from twinflower.simulation.running import new, run
-from twinflower.simulation.runtimes.observer import Observer
+from twinflower.simulation.runtimes.progress import Observer
 from twinflower.simulation.settings import completed
 from twinflower.simulation.settings.experiment import read_experiment
 

@@ -26,8 +26,8 @@ from ..results.writing import write_run
 from ..runs.run import Progress
 from ..settings.experiment import Curve, Experiment
 from . import runtime as runtime_module
-from .observer import Observer, Summary
 from .processes import SIGNALS, interruptible
+from .progress import Observer, Summary
 
 _PAUSE = 0.1  # seconds between two looks at the number of rounds done
 RUNTIMES = ("inprocess", "cohort")

@@ -23,8 +23,8 @@ from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.experiment import Curve, Experiment
 from ..settings.toml import to_tables
 from . import progress
-from .observer import Observer
 from .processes import Tail, Workspace, free_ports, temporary_workspace
+from .progress import Observer
 
 _PROJECT = Path(__file__).resolve().parents[2]  # root of a checkout; in a wheel, the folder of the package
 _CHECKOUT = (_PROJECT / "pyproject.toml").exists()

@@ -1,18 +1,22 @@
-"""What a run on Flower and its nodes report to the command that started them: lines for the user, and how it ended.
+"""What runs report to the command that started them: to its `Observer`; on Flower, by a file.
 
-The command names a file in the environment of Flower's processes, and reads it while it grows. A run that `flwr run`
-started reports to nobody; its lines are printed, and Flower shows them. Nodes that others started report to nobody.
+A run on Flower and its nodes report lines for the user, and how it ended. The command names a file in the environment
+of Flower's processes, and reads it while it grows. A run that `flwr run` started reports to nobody; its lines are
+printed, and Flower shows them. Nodes that others started report to nobody.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from twinflower.errors import TwinflowerError
+
+if TYPE_CHECKING:  # every process of Flower imports this module
+    from ..settings.experiment import Curve
 
 FILE = "TWINFLOWER_PROGRESS"
 """The environment variable with the path of the file."""
@@ -95,3 +99,29 @@ def warnings_reported() -> Iterator[None]:
         yield
     finally:
         _LOGGER.removeHandler(handler)
+
+
+Summary = dict[str, Any]
+"""The content of a run's summary.json."""
+
+
+class Observer(Protocol):
+    """Receives the progress of a command's runs."""
+
+    def line(self, text: str) -> None:
+        """Receive a line of output from a process."""
+
+    def following(self, label: str, rounds: int) -> AbstractContextManager[object]:
+        """A context that encloses runs with this number of rounds in total."""
+
+    def row(self, row: dict[str, Any]) -> None:
+        """Receive an evaluated round (a row of metrics.csv) of a run in this process."""
+
+    def reached(self, rounds: int) -> None:
+        """Called when runs in other processes have completed this number of rounds in total."""
+
+    def ended(self, curve: "Curve", summaries: Sequence[Summary], stored: bool = True) -> None:
+        """Called when the runs of a curve have ended; summaries: of the runs that this command made itself.
+
+        stored: whether all runs of the curve are stored; if not, an error follows.
+        """

@@ -44,8 +44,8 @@ from .flower import (
     write_connection,
 )
 from .flower_internals import QUICK_NODES
-from .observer import Observer
 from .processes import free_ports, temporary_workspace
+from .progress import Observer
 
 _PEM = serialization.Encoding.PEM
 

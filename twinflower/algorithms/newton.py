@@ -38,7 +38,7 @@ With privacy "gradient" the sums are noisy, and steps are those of `private_newt
 
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
-(`problems.quadratic`); coefficients which the rows do not determine are then named where standard errors are computed.
+(`problems.central`); coefficients which the rows do not determine are then named where standard errors are computed.
 """
 
 import math
@@ -54,10 +54,10 @@ from ..models.information import MOST_PARAMETERS, Information, compact_size
 from ..models.released import Released, released_size
 from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
+from ..problems.central import lowest_composite
 from ..problems.interfaces import Batch, Bounds
 from ..problems.losses import ClassWeighted, Likelihood
 from ..problems.objectives import LinearModel
-from ..problems.quadratic import lowest_composite
 from ..problems.regularisers import ZERO, Regulariser, Zero
 from ..settings import SHARE, Setting, above, between, check_settings
 from ..work import LocalWork, Report

@@ -53,9 +53,9 @@ from ..errors import SettingError, require
 from ..models.released import Released, Units, released_size
 from ..privacy.release import Release, Rounding, allocation
 from ..problems.batches import Workload
+from ..problems.central import lowest_composite
 from ..problems.interfaces import Batch
 from ..problems.objectives import LinearModel
-from ..problems.quadratic import lowest_composite
 from ..problems.regularisers import Regulariser
 from ..work import LocalWork
 from .algorithm import RunInfo
