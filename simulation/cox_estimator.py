@@ -141,10 +141,10 @@ def signed_times(y: Any, shortest: float = 0.0) -> NDArray[np.float64]:
 def _check_unit(times: Array, events: NDArray[Any], ends: list[float]) -> None:
     """SettingError if no event is in an interval, or nobody's time is after the first one of several."""
     early, late = times[events > 0].min(), times.max()
-    if ends and (not (early <= ends[-1] and (late > ends[0] or len(ends) == 1))):
+    if ends and not (early <= ends[-1] and (late > ends[0] or len(ends) == 1)):
         raise SettingError(
             f"the times in y, with events from {early:g} and the last time {late:g}, do not reach the intervals, "
-            f"which end at {ends[0] if ends else 0:g} to {ends[-1] if ends else 0:g}: are both in the same unit?"
+            f"which end at {ends[0]:g} to {ends[-1]:g}: are both in the same unit?"
         )
 
 

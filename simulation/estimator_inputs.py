@@ -112,9 +112,8 @@ def pairs(given: Any, columns: int, name: str = "ranges") -> tuple[Array, Array]
         low, high = (np.broadcast_to(np.asarray(own, dtype=np.float64), columns) for own in given)
     except (ValueError, TypeError):
         low = high = np.zeros(columns)
-    fine = bool(np.isfinite([low, high]).all() and (low < high).all())
-    each = f" for each of {columns} columns" if columns > 1 else ""
-    if not fine:
+    if not (np.isfinite([low, high]).all() and (low < high).all()):
+        each = f" for each of {columns} columns" if columns > 1 else ""
         raise SettingError(f"{name} must be (low, high) with low < high{each}; got {plain(given)!r}")
     return low, high
 
@@ -161,8 +160,7 @@ class Columns:
             absent = [name for name in names if name not in self.ranges]
             if absent:
                 raise SettingError(
-                    f"column {absent[0]!r} has neither a range nor categories: give it one, or "
-                    "leave it out of X"
+                    f"column {absent[0]!r} has neither a range nor categories: give it one, or leave it out of X"
                 )
             return {name: _listed(self.ranges[name]) for name in names}
         if isinstance(self.ranges, str):
@@ -245,11 +243,9 @@ def check_ranges(ranges: Any, private: bool) -> None:
     """SettingError for a private fit without ranges, or for a text other than "private"."""
     if ranges is None and private:
         raise SettingError(
-            "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two "
-            "arrays of "
-            f'one for each column, ranges={{column: (low, high)}}, or "{PRIVATE}"; those of the data are not covered '
-            "by "
-            "the guarantee"
+            "with epsilon the ranges of the columns must be public: give ranges=(low, high), two numbers or two arrays "
+            f'of one for each column, ranges={{column: (low, high)}}, or "{PRIVATE}"; those of the data are not '
+            "covered by the guarantee"
         )
     if isinstance(ranges, str) and ranges != PRIVATE:
         raise SettingError(
@@ -331,9 +327,7 @@ def _codes(name: str, labels: Any, rows: int) -> Index:
         raise SettingError(f"{name} must have shape ({rows},), one for each row; got {labels.shape}")
     absent = [row for row, label in enumerate(labels.tolist()) if is_missing(label)]
     if absent:
-        raise SettingError(
-            f"{name} must name one for every row; row {absent[0] + 1 if absent else 0} has none"
-        )
+        raise SettingError(f"{name} must name one for every row; row {absent[0] + 1} has none")
     try:
         return np.unique(labels, return_inverse=True)[1]
     except TypeError:

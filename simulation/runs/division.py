@@ -68,11 +68,9 @@ def divided(config: Config, data: Dataset) -> tuple[Partition, Partition | None]
 
 
 def _divide(config: Config, data: Dataset) -> Partition:
-    if config.data.name == OWN:
-        offsets = np.cumsum([0, *config.sizes])
-        return Partition(np.arange(offsets[-1]), offsets)
-    if data.sites:
-        offsets = np.cumsum([0, *data.sites])
+    own = config.data.name == OWN
+    if own or data.sites:
+        offsets = np.cumsum([0, *(config.sizes if own else data.sites)])
         return Partition(np.arange(offsets[-1]), offsets)
     return divide(
         data.labels, config.clients.count, config.partition, config.seed, data.num_classes, data.groups

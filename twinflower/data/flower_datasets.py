@@ -37,7 +37,7 @@ def _partition(parts: list[Any]) -> Partition:
     rows = [np.array(part[_ROW], dtype=np.int64) for part in parts]
     empty = [i for i, indices in enumerate(rows) if not len(indices)]
     if empty:
-        raise SettingError(f"the partitioner leaves client {empty[0] if empty else 0} without rows")
+        raise SettingError(f"the partitioner leaves client {empty[0]} without rows")
     together = np.concatenate(rows)
     require(len(np.unique(together)) == len(together), "the partitioner gives a row to two clients")
     return Partition.grouped(rows)
