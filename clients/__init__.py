@@ -33,36 +33,3 @@ from .mods import for_flower_strategies
 from .shell import AlgorithmClient
 from .store import ContextLedger
 from .sums import SumClient
-
-__all__ = [
-    "CLIENTS",
-    "AlgorithmClient",
-    "BSDPFedPDMClient",
-    "ConstrainedSSCAClient",
-    "ContextLedger",
-    "DPNFLClient",
-    "FedADMMClient",
-    "FedAdamClient",
-    "FedAvgClient",
-    "FedDRClient",
-    "FedDualAvgClient",
-    "FedDynClient",
-    "FedMiDClient",
-    "FedPDMClient",
-    "FedProxClient",
-    "FedSGMClient",
-    "ISRLDPClient",
-    "LDPPrimalDualClient",
-    "MRMTLClient",
-    "NetworkedSubgradientClient",
-    "NewtonClient",
-    "PADMMClient",
-    "ProxSkipClient",
-    "SSCAClient",
-    "ScaffoldClient",
-    "SoteriaFLClient",
-    "SumClient",
-    "ZCDPNFLClient",
-    "client_app",
-    "for_flower_strategies",
-]

@@ -35,38 +35,3 @@ from .methods import (
 from .questions import SiteEvaluation
 from .star import StarStrategy
 from .sums import SumStrategy
-
-__all__ = [
-    "DPNFL",
-    "ISRLDP",
-    "MRMTL",
-    "PADMM",
-    "SSCA",
-    "STRATEGIES",
-    "ZCDPNFL",
-    "AppFunctions",
-    "BSDPFedPDM",
-    "ConstrainedSSCA",
-    "FedADMM",
-    "FedAdam",
-    "FedAvg",
-    "FedDR",
-    "FedDualAvg",
-    "FedDyn",
-    "FedMiD",
-    "FedPDM",
-    "FedProx",
-    "FedSGM",
-    "GaussianAccountant",
-    "LDPPrimalDual",
-    "NetworkedSubgradient",
-    "Newton",
-    "ProxSkip",
-    "RelayStrategy",
-    "Round",
-    "Scaffold",
-    "SiteEvaluation",
-    "SoteriaFL",
-    "StarStrategy",
-    "SumStrategy",
-]

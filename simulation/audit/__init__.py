@@ -15,33 +15,3 @@ from .report import Report, audit_case
 from .session import Effort
 from .transcript import Outcome
 from .twinflower_case import setup_case, twinflower_case
-
-__all__ = [
-    "Case",
-    "Claim",
-    "Effort",
-    "GaussianRelease",
-    "Mechanism",
-    "Outcome",
-    "Report",
-    "Request",
-    "Update",
-    "audit_case",
-    "certified",
-    "client",
-    "client_case",
-    "demonstrate",
-    "load",
-    "loader_of_rows",
-    "numpy_request",
-    "of_fixed_clipping",
-    "of_history",
-    "of_local_dp_mod",
-    "pairs",
-    "request",
-    "rows_of_loader",
-    "server",
-    "server_messages",
-    "setup_case",
-    "twinflower_case",
-]

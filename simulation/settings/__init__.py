@@ -5,15 +5,3 @@ from twinflower.settings import Value
 from .config import DEFAULT_CLIENTS, PATHS, Config
 from .reader import completed, parse, parse_run_config, parse_text
 from .rules import check
-
-__all__ = [
-    "DEFAULT_CLIENTS",
-    "PATHS",
-    "Config",
-    "Value",
-    "check",
-    "completed",
-    "parse",
-    "parse_run_config",
-    "parse_text",
-]

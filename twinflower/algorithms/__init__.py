@@ -32,33 +32,3 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         NetworkedSubgradient, Newton,
     )
 }
-
-
-__all__ = [
-    "ALGORITHMS",
-    "DPNFL",
-    "ISRLDP",
-    "MRMTL",
-    "PADMM",
-    "SSCA",
-    "ZCDPNFL",
-    "Algorithm",
-    "BSDPFedPDM",
-    "ConstrainedSSCA",
-    "FedADMM",
-    "FedAdam",
-    "FedAvg",
-    "FedDR",
-    "FedDualAvg",
-    "FedDyn",
-    "FedMiD",
-    "FedPDM",
-    "FedProx",
-    "FedSGM",
-    "LDPPrimalDual",
-    "NetworkedSubgradient",
-    "Newton",
-    "ProxSkip",
-    "Scaffold",
-    "SoteriaFL",
-]

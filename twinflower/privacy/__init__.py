@@ -6,5 +6,3 @@ replays a client to check that its releases have the sensitivity that its algori
 """
 
 from .accountant import Budget, best_guess, detection, gdp_epsilon, gdp_mu, total_mu
-
-__all__ = ["Budget", "best_guess", "detection", "gdp_epsilon", "gdp_mu", "total_mu"]

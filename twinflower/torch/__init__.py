@@ -3,12 +3,10 @@
 from ..errors import SettingError
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ModuleNotFoundError as missing:
     if missing.name != "torch":
         raise
     raise SettingError("PyTorch is not installed: pip install torch") from None
 
 from .objective import ModuleObjective, load_objective
-
-__all__ = ["ModuleObjective", "load_objective"]
