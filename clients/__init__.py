@@ -22,6 +22,7 @@ from .methods import (
     MRMTLClient,
     NetworkedSubgradientClient,
     NewtonClient,
+    NewtonPathClient,
     PADMMClient,
     ProxSkipClient,
     ScaffoldClient,

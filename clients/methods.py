@@ -215,6 +215,15 @@ class NewtonClient(AlgorithmClient):
     algorithm_class = algorithms.Newton
 
 
+class NewtonPathClient(AlgorithmClient):
+    """Keeps no state. Receives the points of all weights of a penalty, on all rows and without each of its folds, and
+    sends the sums of `NewtonClient` there, and the loss of each fold:
+    `twinflower.algorithms.newton_path.NewtonPath.client_update`.
+    """
+
+    algorithm_class = algorithms.NewtonPath
+
+
 CLIENTS: dict[str, type[AlgorithmClient]] = {
     kind.algorithm_class.name: kind
     for kind in (
@@ -242,6 +251,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         ConstrainedSSCAClient,
         FedSGMClient,
         NewtonClient,
+        NewtonPathClient,
     )
 }
 """The class for each algorithm, by the name that a user types."""

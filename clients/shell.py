@@ -303,8 +303,9 @@ class _Round(Step):
         if request.closing:
             return client.rounds.completed(request, self.last, self._finished(), [], {})
         if client.exact_rounds and self.guard is None:
-            asked = b"".join(part.tobytes() for part in self.inbox)
-            client.exact_rounds.count(request.session, request.round, asked + as_asked(request.ranges))
+            ranges = as_asked(request.ranges)
+            asked = [own + ranges for own in client.algorithm.answers(self.inbox)]
+            client.exact_rounds.count(request.session, asked)
         state, reply, report = self._trained(noise)
         metrics = client._measured(report, self.parameters)
         sealed = client._sealed(reply, self.parameters, request)

@@ -39,6 +39,8 @@ def path(
     data_dir: DataDir = "",
 ) -> None:
     """Choose the weight of an l1 or elastic-net penalty by cross-validation at the clients, and train with it."""
+    from twinflower.algorithms.newton_path import LOWEST, SIMPLEST, choices
+
     from . import running
     from .arguments import close, plan_of, stopped
     from .report.console import say
@@ -49,7 +51,7 @@ def path(
     from .runs.setup import prepare
     from .tuning import penalty_path
 
-    check_choice("--choose", choose, (penalty_path.LOWEST, penalty_path.SIMPLEST))
+    check_choice("--choose", choose, (LOWEST, SIMPLEST))
     asked = plan_of(experiment, set_, data_dir)
     if not asked.single:
         raise SettingError(f"path takes one curve and one seed; {experiment} has more")
@@ -65,9 +67,9 @@ def path(
             "interrupted; nothing is kept of a path that has not ended: give the command again",
             status_of(signal),
         )
-    chosen = points[penalty_path.choices(points)[choose == penalty_path.SIMPLEST]]
+    chosen = points[choices(points)[choose == SIMPLEST]]
     say(f"chosen: weight {chosen.weight:.6g}")
-    write_path(penalty_path.rows_of(points, entry_names(prepare(config))), folder)
+    write_path(points, entry_names(prepare(config)), folder)
     keys = penalty_path.training_at(config, chosen)
     own = [*(set_ or []), *(f"{key}={json.dumps(value)}" for key, value in keys.items())]
     plan = plan_of(experiment, own, data_dir)

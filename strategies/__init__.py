@@ -27,6 +27,7 @@ from .methods import (
     LDPPrimalDual,
     NetworkedSubgradient,
     Newton,
+    NewtonPath,
     ProxSkip,
     RelayStrategy,
     Scaffold,

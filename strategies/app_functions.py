@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.clients.functions import ARRAYS, CONFIG, FunctionFormat, NamedParts
 from twinflower.clients.records import record_of
-from twinflower.errors import ReplyError
+from twinflower.errors import ReplyError, require
 from twinflower.flower_messages import EVALUATE, FIT, KINDS, PROPERTIES, RAISED, reply_record, request_record
 from twinflower.wire import from_npy
 
@@ -36,10 +36,15 @@ class AppFunctions(Grid):
     `flat` is the same as the strategy takes it. num_clients: how many nodes take part, by default those present at the
     start. Clients are numbered in the order of their nodes' ids, unless the app has an `@app.query()` function that
     replies with "partition-id" and "num-partitions" in a ConfigRecord. Raises SettingError for a model that has no such
-    parts, and for an algorithm that compresses its messages.
+    parts, and for an algorithm that compresses its messages or sends several models in one.
     """
 
     def __init__(self, grid: Grid, algorithm: Algorithm, model: ArrayRecord, num_clients: int = 0) -> None:
+        require(
+            not algorithm.num_folds,
+            f"clients that are functions receive one model in a request, and {algorithm.name} sends many: use its "
+            "NumPyClient",
+        )
         self._grid, self._count = grid, num_clients
         self.parts = NamedParts.of(model)
         self._inbox = FunctionFormat(algorithm.inbox, self.parts)

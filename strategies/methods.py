@@ -321,6 +321,17 @@ class Newton(StarStrategy):
     algorithm_class = algorithms.Newton
 
 
+class NewtonPath(StarStrategy):
+    """Keeps for every weight of a penalty, on all rows and without each fold, what `Newton` keeps. Sends the next
+    points of all, receives every client's sums there, and takes or shortens each step:
+    `twinflower.algorithms.newton_path.NewtonPath.server_update`. The run ends when all have converged.
+
+    A round needs every client, as that of `Newton` does.
+    """
+
+    algorithm_class = algorithms.NewtonPath
+
+
 STRATEGIES: dict[str, type[StarStrategy]] = {
     kind.algorithm_class.name: kind
     for kind in (
@@ -348,6 +359,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         ConstrainedSSCA,
         FedSGM,
         Newton,
+        NewtonPath,
     )
 }
 """The class for each algorithm, by the name that a user types."""

@@ -575,6 +575,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "clients.per-round": 0,
         "batch-size": 0,
     },
+    "newton-path": {
+        "algorithm": "newton-path",
+        "objective.name": "logistic",
+        "data.name": "breast-cancer",
+        "clients.per-round": 0,
+        "batch-size": 0,
+        "newton-path.weights": 2,
+        "newton-path.folds": 2,
+    },
     "newton-private": {
         "algorithm": "newton",
         "objective.name": "logistic",

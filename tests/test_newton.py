@@ -448,17 +448,19 @@ def test_a_site_decides_whether_it_sends_score_and_information(policy, why):
 def test_answers_are_counted_over_runs(tmp_path):
     answers = ExactRounds(tmp_path / "folder" / "answers.count", 3, "")
     assert answers.given == 0
-    answers.count("one", 1, b"x")
-    answers.count("one", 1, b"x")  # a repeated request
-    answers.count("one", 1, b"y")  # another point in the same round
+    answers.count("one", [b"x"])
+    answers.count("one", [b"x", b"x"])  # given before
+    answers.count("one", [b"y", b"x"])  # another point
     assert answers.given == 2
     with answers.path.open("ab") as file:
         file.write(b"cut")  # by a crash
-    ExactRounds(answers.path, 4, "").count("two", 1, b"x")
-    assert answers.given == 4
-    with pytest.raises(WithheldError, match="it has answered newton-rounds = 3 requests about these rows"):
-        answers.count("two", 2, b"x")
-    answers.count("two", 1, b"x")
+    with pytest.raises(WithheldError, match="given 3 of newton-rounds = 4 answers .* asks for 2 more"):
+        ExactRounds(answers.path, 4, "").count("two", [b"x", b"y"])
+    assert answers.given == 3  # all of a request or none
+    ExactRounds(answers.path, 4, "").count("two", [b"x"])
+    with pytest.raises(WithheldError, match="given 4 of newton-rounds = 3 answers .* asks for 1 more"):
+        answers.count("two", [b"y"])
+    answers.count("two", [b"x"])
     assert answers.given == 4
 
 

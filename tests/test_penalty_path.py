@@ -8,6 +8,7 @@ from site_files import two_classes
 from sklearn.linear_model import ElasticNet, LogisticRegression, enet_path
 from typer.testing import CliRunner
 
+from twinflower.algorithms.newton_path import PathPoint, choices
 from twinflower.errors import SettingError
 from twinflower.known_objectives import make_model
 from twinflower.models.trained import load
@@ -19,13 +20,7 @@ from twinflower.simulation.runs.ended import entry_names
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.toml import to_tables
-from twinflower.simulation.tuning.penalty_path import (
-    Plan,
-    Point,
-    choices,
-    free_intercept,
-    path,
-)
+from twinflower.simulation.tuning.penalty_path import Plan, free_intercept, path
 from twinflower.simulation.tuning.validation import folds
 
 KEYS = {
@@ -155,7 +150,7 @@ def test_every_row_is_in_one_fold_and_trained_on_in_the_others():
 
 def test_the_simplest_choice_is_the_largest_weight_within_one_standard_error():
     errors = [(0.4, 9.0, 0.0), (0.3, 1.4, 0.1), (0.2, 1.0, 0.5), (0.1, 1.1, 0.1)]
-    points = [Point(*own, 10, np.zeros(1)) for own in errors]
+    points = [PathPoint(*own, 10, np.zeros(1)) for own in errors]
     assert choices(points) == (2, 1)
     points[2] = points[2]._replace(rounds=5)  # stopped earlier, so not compared
     assert choices(points) == (3, 3)

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from twinflower.algorithms.newton_path import LOWEST, SIMPLEST, PathPoint, choices
 from twinflower.arrays import Array
 from twinflower.problems.interfaces import Model, NamedModel
 from twinflower.queries.query import SiteQuery
 from twinflower.rounds import Round
 
+from ..runs.ended import entry_names
 from ..runs.run import Run, finite, trained_model
 from ..settings import Config
 from ..settings.columns import (
@@ -72,14 +74,27 @@ def write_run(run: Run, folder: Path, summary: Mapping[str, Any] | None = None) 
             _write_table(folder / file, columns, rows)
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
     _write_model(run, folder)
+    if points := run.path:
+        write_path(points, entry_names(run.setup), folder)
     write_text(folder / names.SUMMARY, json.dumps(summary or run.summary(), indent=2, allow_nan=False))
     (folder / names.RESUME).unlink(missing_ok=True)
     Checkpoints(folder, 0).clear()
     return folder
 
 
-def write_path(rows: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Write path.csv: the points of a path over the weights of a penalty, and the entries of their models."""
+def write_path(points: Sequence[PathPoint], entries: Sequence[str], folder: Path) -> None:
+    """Write path.csv: the points of a path over the weights of a penalty, and the entries of their models, which have
+    these names (d,)."""
+    best, simplest = choices(points)
+    rows = [
+        {
+            **dict(zip(own._fields[:-2], own, strict=False)),
+            "nonzeros": np.count_nonzero(own.x) if own.x.size else "",
+            "choice": " ".join(word for word, at in ((LOWEST, best), (SIMPLEST, simplest)) if at == place),
+        }
+        | dict(zip(entries, own.x.tolist(), strict=False))
+        for place, own in enumerate(points)
+    ]
     _write_table(folder / names.PATH, dict.fromkeys([*PATH_COLUMNS, *rows[0]]), rows)
 
 

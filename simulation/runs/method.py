@@ -74,7 +74,9 @@ def _with_info(
         )
     key = config.seed if algorithm.draws_steps else 0
     quadratic = isinstance(objective, LinearModel) and isinstance(objective.loss, Squared)
-    info = RunInfo(config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key, quadratic)
+    info = RunInfo(
+        config.clients.count, config.rounds, (), neighbours, config.data.row_norm, key, quadratic, config.objective.l2
+    )  # fmt: skip
     by_rows = weighting_of(config, algorithm) == "rows"
     return with_sizes(replace(algorithm, info=info), sizes if by_rows else ())
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms.algorithm import Stop
+from twinflower.algorithms.newton_path import PathPoint
 from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
@@ -117,6 +118,11 @@ class Run(Training):
     def early(self) -> str:
         """Why the run ended before its last planned round, as a sentence; empty if it did not."""
         return ended(self.setup, self.stop, self.round)
+
+    @property
+    def path(self) -> list[PathPoint]:
+        """The models of all weights of a penalty, of a method that computes them and has ended."""
+        return self.setup.algorithm.path(self.server, self.round)
 
     def of_seed(self, array: Array) -> Array:
         """This run's part of an array that stacked seeds share."""

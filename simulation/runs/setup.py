@@ -14,7 +14,7 @@ from twinflower.arrays import Array, Index, Labels
 from twinflower.data.columns import Counts, Label, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
 from twinflower.data.features import EACH
-from twinflower.data.partition import Partition
+from twinflower.data.partition import Partition, together
 from twinflower.data.sets import Data
 from twinflower.errors import SettingError
 from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, with_weights
@@ -30,6 +30,7 @@ from twinflower.queries import asked, first_of
 from twinflower.queries.first import First
 from twinflower.queries.query import ModelQuery, SiteQuery
 from twinflower.queries.survival import SurvivalCurve
+from twinflower.randomness import stream
 from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
 from twinflower.sums.summed import Summed
@@ -112,7 +113,32 @@ class PreparedRun:
             shards = Shards.grouped(
                 data.features, data.labels, self.partition.rows, self.partition.offsets, data.row_weights
             )
-        return replace(shards, groups=data.groups).prepared(self.objective)
+        shards = replace(shards, groups=data.groups)
+        if self.method.num_folds:
+            shards = replace(shards, folds=self.folds(self.method.num_folds))
+        return shards.prepared(self.objective)
+
+    def folds(self, count: int) -> Index:
+        """The number of the fold of each row (rows,), -1 for a row of no client, if every client divides its rows into
+        `count` folds of equal sizes, up to one row or, with groups, of equal numbers of groups, of which each is in one
+        fold.
+
+        They are drawn from ("folds", client) whatever the run's seed is: a server that chose one could ask about folds
+        that differ by single rows. SettingError if a client has fewer rows, or groups, than folds.
+        """
+        found, groups = np.full(len(self.dataset.labels), -1), self.dataset.groups
+        clients = range(self.partition.num_clients) if self.config.data.name != OWN else [self.site]
+        for client in clients if len(found) else ():
+            drawn = stream(0, "folds", client, 1).permutation(self.rows_of(client))
+            rows, places = together(drawn, None if groups is None else groups[drawn])
+            parts = np.array_split(np.arange(places[-1] + 1), count)
+            if not len(parts[-1]):
+                raise SettingError(
+                    f"{count} folds need {count} rows, or groups of a group column, at every client; one has "
+                    f"{places[-1] + 1}: take fewer folds"
+                )
+            found[rows] = np.repeat(np.arange(count), list(map(len, parts)))[places]
+        return found
 
     @cached_property
     def reference_rows(self) -> Array:

@@ -220,6 +220,8 @@ def node_config(setup: PreparedRun) -> dict[str, Value]:
     else:
         own = {key: value for query in setup.queries for key, value in query.allowing.items()}
         own |= {"newton-rows": 1, "newton-rows-per-parameter": 1.0} if setup.method.sends_sums else {}
+        folds = setup.method.num_folds
+        own |= {"newton-folds": folds, "newton-rounds": 10**6} if folds else {}
     if isinstance(config.data, Data) and config.data.dir:
         own["data-dir"] = str(Path(config.data.dir).absolute())
     return own

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from twinflower.algorithms import Newton, NewtonPath
+from twinflower.algorithms.newton_path import ROUNDING, PathPoint
 from twinflower.arrays import Array
 from twinflower.errors import RunError, SettingError, require
 from twinflower.problems.discrete_cox import DISCRETE_COX
@@ -32,25 +34,7 @@ from ..settings import Config
 from .charged import Charged
 from .validation import folds
 
-LOWEST, SIMPLEST = "min", "1se"
-_ROUNDING = 1 + 1e-9  # at the largest slope itself, rounding can leave a weight of 1e-17
 Say = Callable[[str], None]
-
-
-class Point(NamedTuple):
-    """A weight of the path.
-
-    error: the mean loss on the folds, in a private run the share of wrong predictions. std_error: its standard error
-    over the folds, in a private run the standard deviation of the noise in it. rounds: those that it was trained for.
-    x (d,): the model on all rows, and start (d,): where its training began; both empty in a private run.
-    """
-
-    weight: float
-    error: float
-    std_error: float
-    rounds: int
-    x: Array
-    start: Array = np.empty(0)
 
 
 class Plan(NamedTuple):
@@ -73,7 +57,7 @@ class Plan(NamedTuple):
             raise SettingError(f"--folds must be at least 2; got {self.folds}")
 
 
-def training_at(config: Config, point: Point) -> dict[str, Value]:
+def training_at(config: Config, point: PathPoint) -> dict[str, Value]:
     """The settings of the run that gives the model of a point of the path, from where the path began it."""
     start = np.where(np.abs(point.start) < SMALLEST, 0.0, point.start).tolist()
     return settings_at(config, point.weight) | {"start-point": ", ".join(map(repr, start))}
@@ -106,7 +90,7 @@ def free_intercept(config: Config, say: Say) -> Config:
     return free
 
 
-def path(config: Config, plan: Plan, say: Say) -> list[Point]:
+def path(config: Config, plan: Plan, say: Say) -> list[PathPoint]:
     """The path of a run, from the largest weight down. Raises SettingError if it has none, RunError if one of its runs
     fails."""
     plan.check()
@@ -120,36 +104,14 @@ def path(config: Config, plan: Plan, say: Say) -> list[Point]:
     return (_exact if config.privacy.mode == "none" else _charged)(config, plan, say)
 
 
-def choices(points: Sequence[Point]) -> tuple[int, int]:
-    """The places of the weight with the lowest error, among those that were trained longest, and of the largest such
-    weight whose error is at most one standard error higher."""
-    longest = max(own.rounds for own in points)
-    known = [place for place, own in enumerate(points) if own.rounds == longest]
-    best = min(known, key=lambda place: points[place].error)
-    limit = points[best].error + points[best].std_error
-    return best, next(place for place in known if points[place].error <= limit)
-
-
-def rows_of(points: Sequence[Point], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of path.csv. names (d,): of the entries of a model, of which each has a column."""
-    best, simplest = choices(points)
-    return [
-        {
-            **dict(zip(own._fields[:-2], own, strict=False)),
-            "nonzeros": np.count_nonzero(own.x) if own.x.size else "",
-            "choice": " ".join(word for word, at in ((LOWEST, best), (SIMPLEST, simplest)) if at == place),
-        }
-        | dict(zip(names, own.x.tolist(), strict=False))
-        for place, own in enumerate(points)
-    ]
-
-
 def _weights(largest: float, plan: Plan) -> Array:
     return np.geomspace(largest, plan.ratio * largest, plan.weights)
 
 
-def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
+def _exact(config: Config, plan: Plan, say: Say) -> list[PathPoint]:
     """The path of a run without privacy."""
+    if isinstance(config.method, Newton):
+        return _at_once(config, plan, say)
     setup = prepare(config)
     if not (isinstance(setup.objective, LinearModel) and not isinstance(setup.objective, StratifiedCox)):
         raise SettingError(
@@ -160,15 +122,37 @@ def _exact(config: Config, plan: Plan, say: Say) -> list[Point]:
     runs, points = [setup, *(own for own, _ in divided)], []
     start, slope = setup.central.zero()
     models = [start.astype(setup.start.dtype)] * len(runs)
-    for weight in _weights(plan.largest or _ROUNDING * slope, plan).tolist():
+    for weight in _weights(plan.largest or ROUNDING * slope, plan).tolist():
         start = models[0]
         models = _trained(runs, models, settings_at(config, weight))
         losses = [_loss(setup, x, rows) for x, (_, rows) in zip(models[1:], divided, strict=True)]
         spread = float(np.std(losses, ddof=1) / np.sqrt(plan.folds))
-        points.append(Point(weight, float(np.mean(losses)), spread, config.rounds, models[0], start))
-        say(
-            f"weight {weight:.4g}: {np.count_nonzero(models[0])} nonzeros, loss {np.mean(losses):.5g} +- {spread:.2g}"
+        points.append(PathPoint(weight, float(np.mean(losses)), spread, config.rounds, models[0], start))
+        say(_line(points[-1]))
+    return points
+
+
+def _line(point: PathPoint) -> str:
+    return (
+        f"weight {point.weight:.4g}: {np.count_nonzero(point.x)} nonzeros, loss {point.error:.5g} +- "
+        f"{point.std_error:.2g}"
+    )
+
+
+def _at_once(config: Config, plan: Plan, say: Say) -> list[PathPoint]:
+    """The path of a run of newton: a run of newton-path."""
+    method = NewtonPath(
+        weights=plan.weights, ratio=plan.ratio, largest=plan.largest, folds=plan.folds,
+        tolerance=config.method.tolerance,  # type: ignore[attr-defined]
+    )  # fmt: skip
+    (run,) = cohort.train([prepare(replace(config, method=method))])
+    if run.failure or not (points := run.path):
+        raise RunError(
+            f"no path after {run.round} rounds: {run.failure or run.early or 'set rounds to more'}"
         )
+    for point in points:
+        say(_line(point))
+    say(f"all weights and folds in {run.round} round{'s' * (run.round != 1)}")
     return points
 
 
@@ -195,7 +179,7 @@ def _loss(setup: PreparedRun, x: Array, rows: Batch) -> float:
     return float(np.average(losses, weights=rows.weights))
 
 
-def _charged(config: Config, plan: Plan, say: Say) -> list[Point]:
+def _charged(config: Config, plan: Plan, say: Say) -> list[PathPoint]:
     """The path of a private run, whose scores are charged."""
     require(
         plan.largest > 0,
@@ -214,7 +198,7 @@ def _charged(config: Config, plan: Plan, say: Say) -> list[Point]:
     found = {own.text: own for own in tuning.run(say)}
     require(any(own.reached for own in found.values()), "no weight was trained: the ledgers refuse it")
     return [
-        Point(
+        PathPoint(
             weight, 1 - found[text].score.value, found[text].score.deviation, found[text].reached, np.empty(0)
         )
         for text, weight in weights.items()

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from twinflower.arrays import Index
-from twinflower.data.partition import Partition, parted, together
-from twinflower.errors import SettingError, require
+from twinflower.data.partition import Partition, parted
+from twinflower.errors import require
 from twinflower.privacy.plan import EVALUATION
 from twinflower.problems.batches import Shards
 from twinflower.problems.interfaces import Batch
@@ -30,39 +30,13 @@ def held_out(setup: PreparedRun, share: float) -> tuple[PreparedRun, Batch]:
 
 
 def folds(setup: PreparedRun, count: int) -> list[tuple[PreparedRun, Batch]]:
-    """Divide every client's training rows into `count` folds of equal sizes, up to one row or, with groups, of equal
-    numbers of groups, of which each is in one fold. For each fold, return the
-    set-up on the other rows, and the fold's rows, weighted as in F.
-
-    The rows are drawn from (seed, "folds", client). SettingError if a client has fewer rows, or groups,
-    than folds.
-    """
-    clients = range(setup.partition.num_clients)
-    drawn = [
-        stream(setup.config.seed, "folds", own, 1).permutation(setup.partition.of(own)) for own in clients
-    ]
-    ordered = [together(rows, _groups(setup, rows)) for rows in drawn]
-    fewest = min(int(places[-1]) + 1 for _, places in ordered)
-    if not fewest >= count:
-        raise SettingError(
-            f"{count} folds need {count} rows, or groups of a group column, at every client; one has {fewest}: take "
-            "fewer folds"
-        )
-    parts = [_folded(*own, count) for own in ordered]
+    """For each of `count` folds (`PreparedRun.folds`), the set-up on the other rows, and the fold's rows as in F."""
+    numbers = setup.folds(count)
+    rows = [setup.partition.of(client) for client in range(setup.partition.num_clients)]
     return [
-        _held(
-            setup,
-            [np.concatenate(own[:fold] + own[fold + 1 :]) for own in parts],
-            [own[fold] for own in parts],
-        )
+        _held(setup, [r[numbers[r] != fold] for r in rows], [r[numbers[r] == fold] for r in rows])
         for fold in range(count)
     ]
-
-
-def _folded(rows: Index, places: Index, count: int) -> list[Index]:
-    """The rows in so many folds, with groups at these places, as of `together`."""
-    groups = np.array_split(np.arange(places[-1] + 1), count)
-    return np.split(rows, np.searchsorted(places, [own[0] for own in groups[1:]]))
 
 
 def _groups(setup: PreparedRun, rows: Index) -> Index | None:

@@ -16,6 +16,7 @@ from .ldp_primal_dual import LDPPrimalDual
 from .mr_mtl import MRMTL
 from .networked_subgradient import NetworkedSubgradient
 from .newton import Newton
+from .newton_path import NewtonPath
 from .p_admm import PADMM
 from .proxskip import ProxSkip
 from .scaffold import Scaffold
@@ -29,6 +30,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     for algorithm in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, MRMTL,
         ProxSkip, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, FedSGM, ZCDPNFL, DPNFL, PADMM,
-        NetworkedSubgradient, Newton,
+        NetworkedSubgradient, Newton, NewtonPath,
     )
 }

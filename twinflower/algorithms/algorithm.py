@@ -46,7 +46,7 @@ class RunInfo(NamedTuple):
     have the same number, or if F is the mean over the clients. neighbours: the neighbours of each client in the graph
     of a networked method, ascending; empty without a graph. row_norm: an upper bound on the norm of a row, or 0 if none
     is known. key: the seed of the public random numbers of a method that `draws_steps`. quadratic: whether the loss is
-    quadratic in x.
+    quadratic in x. l2: the weight of the penalty ||x||^2 / 2 in F.
     """
 
     num_clients: int = 1
@@ -56,6 +56,7 @@ class RunInfo(NamedTuple):
     row_norm: float = 0.0
     key: int = 0
     quadratic: bool = False
+    l2: float = 0.0
 
     def shares(self, clients: Index) -> Array | None:
         """N_i / N, the weights in F of clients (..., K), or None if every client has weight 1 / num_clients."""
@@ -190,6 +191,11 @@ class Algorithm(ABC):
 
     # ------------------------------------------------------------------------------- requirements
 
+    @property
+    def num_folds(self) -> int:
+        """Into how many folds each client divides its rows; 0 for none."""
+        return 0
+
     def check(self, objective: Any) -> None:  # noqa: B027
         """Raise SettingError for an objective that the method does not support; by default it accepts all."""
 
@@ -221,6 +227,11 @@ class Algorithm(ABC):
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------- privacy
+
+    def answers(self, inbox: Any) -> list[bytes]:
+        """For each sum over rows in the reply to an inbox of a method that `sends_sums`, all in the inbox that the sum
+        depends on."""
+        return [b"".join(part.tobytes() for part in inbox)]
 
     def release_size(self, d: int) -> int:
         """The number of numbers in a release of a client about a model of d entries."""
@@ -264,6 +275,11 @@ class Algorithm(ABC):
         return []
 
     # ------------------------------------------------------------------------------- results
+
+    def path(self, server: Any, round_: int) -> list[Any]:
+        """The models of all weights of a penalty after so many rounds, of a method that computes them
+        (`newton_path.PathPoint`); by default none."""
+        return []
 
     def client_models(self, server: Any) -> Array | None:
         """The clients' own models (..., N, d), or None if the server does not know them."""

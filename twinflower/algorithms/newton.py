@@ -372,11 +372,12 @@ def _sums(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
     found = np.empty((*lead, compact_size(x.shape[-1], outer)), x.dtype)
     for place in np.ndindex(lead):
         own = Batch._make(None if part is None else part[place] for part in rows)
-        found[place] = _of_client(objective, points[place], own, outer)
+        found[place] = sums_of(objective, points[place], own, outer)
     return found
 
 
-def _of_client(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
+def sums_of(objective: Any, x: Array, rows: Batch, outer: bool = False) -> Array:
+    """The sums (`compact_size`,) of one client's rows at a point x (d,), with the penalty times their number."""
     sums, x = Information.of(objective, x, without_padding(rows), outer), x.astype(np.float64)
     penalty, l2 = sums.rows * float(objective.penalty(x)), sums.rows * objective.l2
     return sums._replace(

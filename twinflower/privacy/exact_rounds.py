@@ -3,12 +3,13 @@
 Scores and information matrices at many points add up to the rows: n rows of d features are n d numbers, and an answer
 holds (d + 1) (d + 2) / 2. A site therefore counts its answers on disk and gives no more than its policy allows. The
 file is found by the digest of the rows, so that a copy or another name of the data starts no new count; rows that
-change do. A repeated request counts once: the same model in the same round, of a run with the same settings, since
-other settings choose, weigh or scale the rows in another way.
+change do. An answer that is given again counts once: the same sum at the same model, in a run with the same settings,
+since other settings choose, weigh or scale the rows in another way.
 """
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,21 +33,23 @@ class ExactRounds:
         """How many answers were given."""
         return len(self.path.read_bytes().split()) if self.path.exists() else 0
 
-    def count(self, session: str, round_: int, asked: bytes) -> None:
-        """Count the answer to a request before it is computed; WithheldError if it may not be given. asked: all in the
-        request on which the answer depends."""
-        line = hashlib.sha256(f"{self.settings} {session} {round_} ".encode() + asked).hexdigest().encode()
+    def count(self, session: str, asked: Sequence[bytes]) -> None:
+        """Count the answers to a request before they are computed; WithheldError if not all of them may be given.
+        asked: for each of them, all in the request on which it depends."""
+        key = f"{self.settings} {session} ".encode()
+        lines = dict.fromkeys(hashlib.sha256(key + own).hexdigest().encode() for own in asked)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with LockableFile(os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as file:
             self._lock(file)
             content = file.readall() or b""
-            lines = content.split()  # one that was cut off counts, too
-            if line in lines:
+            given = content.split()  # one that was cut off counts, too
+            new = lines.keys() - set(given)
+            if not new:
                 return
-            if not len(lines) < self.most:
-                raise WithheldError(self._spent())
+            if not len(given) + len(new) <= self.most:
+                raise WithheldError(self._spent(len(given), len(new)))
             torn = b"\n" if content and not content.endswith(b"\n") else b""
-            file.write(torn + line + b"\n")
+            file.write(torn + b"".join(line + b"\n" for line in lines if line in new))
             os.fsync(file.fileno())
         sync_folder(self.path.parent)
 
@@ -57,8 +60,8 @@ class ExactRounds:
         except BlockingIOError:
             raise WithheldError("this site's count of its answers is locked by another process") from None
 
-    def _spent(self) -> str:
+    def _spent(self, given: int, new: int) -> str:
         return (
-            f"this site sends no score and information matrix: it has answered newton-rounds = {self.most} requests "
-            "about these rows; its node config may allow more"
+            f"this site sends no score and information matrix: it has given {given} of newton-rounds = {self.most} "
+            f"answers about these rows, and this request asks for {new} more; its node config may allow them"
         )

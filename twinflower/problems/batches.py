@@ -34,7 +34,7 @@ class Shards:
     owns order[starts[i] : starts[i] + sizes[i]]. starts and sizes are (clients,), or (seeds, clients)
     for runs stacked over seeds. These ranges may overlap, so that a million clients can share a small data
     set in a benchmark. lengths (rows,) are the rows' norms if they are needed in every step (`prepared`).
-    row_weights and groups (rows,) are as in `Batch`.
+    row_weights, groups and folds (rows,) are as in `Batch`.
     """
 
     features: Array
@@ -46,6 +46,7 @@ class Shards:
     lengths: Array | None = None
     row_weights: Array | None = None
     groups: Index | None = None
+    folds: Index | None = None
 
     @classmethod
     def grouped(
@@ -72,7 +73,7 @@ class Shards:
         size = len(rows.labels)
         return cls(
             rows.features, rows.labels, np.arange(size), np.zeros(1, int), np.array([size]), client,
-            row_weights=rows.row_weights, groups=rows.groups,
+            row_weights=rows.row_weights, groups=rows.groups, folds=rows.folds,
         )  # fmt: skip
 
     @classmethod
@@ -116,9 +117,10 @@ class Shards:
         rows = self.order[positions]
         if rows.shape == self.labels.shape and (rows == np.arange(len(rows))).all():
             whole = np.asarray(self.features)  # all rows of a site, without a copy
-            return Batch(whole, self.labels, weights, self.lengths, self.row_weights, self.groups)
+            return Batch(whole, self.labels, weights, self.lengths, self.row_weights, self.groups, self.folds)
         features = self.features.take(rows, axis=0)  # faster than features[rows]
-        others = (_taken(part, rows) for part in (self.lengths, self.row_weights, self.groups))
+        numbers = self.lengths, self.row_weights, self.groups, self.folds
+        others = (_taken(part, rows) for part in numbers)
         return Batch(features, self.labels[rows], weights, *others)
 
     def rows(self, client: int) -> Batch:

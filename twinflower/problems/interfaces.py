@@ -19,7 +19,8 @@ class Batch(NamedTuple):
     have different numbers of rows; padding rows have weight 0. lengths (..., b) are the rows' norms
     if they have been computed before, else None. row_weights (..., b), at least 0, multiply the losses of the rows,
     whose mean is still taken over the number of rows; None if rows have no weights of their own. groups (..., b) number
-    the persons, or other clusters, of a client to whom the rows belong; None if every row is another one.
+    the persons, or other clusters, of a client to whom the rows belong; None if every row is another one. folds
+    (..., b) are the numbers, from 0 on, of their folds in a cross-validation, None without one.
     """
 
     features: Array
@@ -28,12 +29,13 @@ class Batch(NamedTuple):
     lengths: Array | None = None
     row_weights: Array | None = None
     groups: Index | None = None
+    folds: Index | None = None
 
     def kept(self, which: Any) -> "Batch":
         """These rows of one client, by their numbers or as a mask, without `weights` and `lengths`."""
-        weights = None if self.row_weights is None else self.row_weights[which]
-        groups = None if self.groups is None else self.groups[which]
-        return Batch(self.features[which], self.labels[which], row_weights=weights, groups=groups)
+        columns = self.row_weights, self.groups, self.folds
+        others = (None if part is None else part[which] for part in columns)
+        return Batch(self.features[which], self.labels[which], None, None, *others)
 
     def norms(self) -> Array:
         """Euclidean norms of the rows, (..., b)."""

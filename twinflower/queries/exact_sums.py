@@ -38,10 +38,19 @@ class SumsPolicy:
     newton_rows_per_parameter: Annotated[
         float, Setting("fewest rows for each parameter of a run of newton", at_least(1), needs="newton-rows")
     ] = 3.0
+    newton_folds: Annotated[
+        int | None,
+        Setting(
+            "folds of its rows in runs of newton-path, each with the rows that newton-rows asks for; else it takes no "
+            "part in them",
+            at_least(2),
+            needs="newton-rows",
+        ),
+    ] = None
     newton_rounds: Annotated[
         int,
         Setting(
-            "most rounds of all runs of newton on these rows, counted beside the ledger",
+            "most answers to all runs of newton on these rows, one a round, counted beside the ledger",
             at_least(1),
             needs="newton-rows",
         ),
@@ -52,11 +61,25 @@ def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) ->
     """Raise SettingError unless a site's policy allows exact sums over its training rows: its key of this name says of
     how many rows at least, in all and by category."""
     least: int | None = getattr(site, snake(key))
-    what, d, remedy = "this site sends no information matrix", run.objective.d, f"({remedy})"
+    what, remedy = "this site sends no information matrix", f"({remedy})"
     if least is None:
         raise SettingError(f"{what}: its node config has no {key} {remedy}")
+    if run.method.num_folds not in (0, site.newton_folds):
+        raise SettingError(
+            f"{what} about {run.method.num_folds} folds of its rows: its node config has newton-folds = "
+            f"{site.newton_folds or 'none'} {remedy}"
+        )
     each = site.newton_rows_per_parameter if key == "newton-rows" else _ROWS_PER_PARAMETER
     training = _counted(run.shards.rows(client))
+    _check_part(run, site, training, key, each, what, remedy)
+    for fold in range(run.method.num_folds):  # sums over all rows less those without a fold are those over it
+        part = training.kept(training.folds == fold)
+        _check_part(run, site, part, key, each, f"{what} for a fold", remedy)
+
+
+def _check_part(run: Any, site: Any, training: Batch, key: str, each: float, what: str, remedy: str) -> None:
+    """Raise SettingError unless exact sums over these rows are allowed."""
+    least, d = getattr(site, snake(key)), run.objective.d
     persons, needed = _persons(training, np.ones(len(training.labels), bool)), max(least, math.ceil(each * d))
     rows = "rows" if training.groups is None else "groups of rows"
     if not persons >= needed:
