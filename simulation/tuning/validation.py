@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from twinflower.arrays import Index
 from twinflower.data.partition import Partition, parted
 from twinflower.errors import require
