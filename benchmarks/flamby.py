@@ -34,6 +34,7 @@ import os
 import re
 import statistics
 import sys
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -130,7 +131,9 @@ def site_scores(case: Case, make: Make, seed: int, names: list[str], patients: R
     train = task.trained(patients, seed) if case.splits == REPEATED else task.fixed(patients)
     rows = task.prepared(case.preparation, names, patients, train)
     known, others = rows.of(train), rows.of(~train)
-    model = make(task, case.epsilon, seed).fit(known.features, known.labels, sites=known.sites)
+    with warnings.catch_warnings():  # methods are compared after a number of rounds, converged or not
+        warnings.simplefilter("ignore", UserWarning)
+        model = make(task, case.epsilon, seed).fit(known.features, known.labels, sites=known.sites)
     return task.scores(model.predict(others.features), others)
 
 

@@ -150,19 +150,18 @@ def concordance_index(predicted: NDArray[Any], rows: Rows) -> float:
     return concordance(predicted, *unsigned(rows.labels)).share
 
 
-def cox(algorithm: str = "fedpdm", epsilon: float | None = None, **own: Any) -> FederatedCoxRegressor:
+def cox(algorithm: str | None = "fedpdm", epsilon: float | None = None, **own: Any) -> FederatedCoxRegressor:
     """The discrete-time Cox model. Without privacy it takes 200 rounds, since after 30 the objective still falls."""
     rounds = {} if epsilon else {"rounds": 200}
     return FederatedCoxRegressor(algorithm, intervals=INTERVALS, epsilon=epsilon, **(rounds | own))
 
 
 class PooledCox:
-    """The discrete-time Cox model on the rows of all regions, trained until it changes no more."""
+    """The discrete-time Cox model on the rows of all regions, at its optimum by Newton's method."""
 
     def fit(self, X: Any, y: Any, sites: Any) -> FederatedCoxRegressor:
-        return cox(rounds=1000, ranges=(-1, 1), settings={"objective.l2": 1e-3}).fit(
-            X, y, sites=np.zeros(len(y), int)
-        )
+        own = cox(None, ranges=(-1, 1), settings={"objective.l2": 1e-3})
+        return own.fit(X, y, sites=np.zeros(len(y), int))
 
 
 class PooledLogistic:

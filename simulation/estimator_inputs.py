@@ -90,12 +90,13 @@ def not_numbers(X: Any) -> str:
 # --------------------------------------------------------------------------------------------- arrays
 
 
-def array_inputs(X: Array, ranges: Any, norms: Mapping[str, Any]) -> Inputs:
+def array_inputs(X: Array, ranges: Any, norms: Mapping[str, Any], names: Sequence[str] = ()) -> Inputs:
     """The scaling of the columns (rows, columns) from their ranges to [-1, 1]; none for private ranges.
 
     ranges: (low, high), "private", or None for those of X. norms: row_norm and row_scaling of the inputs.
+    names: of the columns, if they have different ones.
     """
-    inputs = Inputs(X.shape[1], **norms)
+    inputs = Inputs(X.shape[1], columns=tuple(names) if len({*names}) == X.shape[1] else (), **norms)
     if isinstance(ranges, str):
         return inputs
     low, high = (X.min(0), X.max(0)) if ranges is None else pairs(ranges, X.shape[1])

@@ -133,8 +133,7 @@ class Federated(Nested):  # type: ignore[misc]
         """
         rows = len(y)
         weights, public = weighted(own.weights, rows, self.weight_range, self._private)
-        inputs = self._inputs(X, label)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        inputs, seed = self._inputs(X, label), int(check_random_state(self.random_state).randint(2**31 - 1))
         groups = numbered(own.groups, rows, self._private, self.group_size)
         order, sizes = by_site(own.sites, rows, self.num_sites, seed, groups)
         raw = unscaled(X, inputs)
@@ -144,8 +143,8 @@ class Federated(Nested):  # type: ignore[misc]
         classes = trains.get("classes", ())
         data = Dataset(
             ARRAYS, features, y[order], features, y[order], len(classes), standardised=self.ranges is None, sites=sizes,
-            unscaled=raw.taken(order) if raw else None, row_weights=None if weights is None else weights[order],
-            weight_range=public, groups=None if groups is None else groups[order],
+            unscaled=raw.taken(order) if raw else None, columns=inputs.feature_names, weight_range=public,
+            row_weights=None if weights is None else weights[order], groups=None if groups is None else groups[order],
         )  # fmt: skip
         objective = self._objective(len(classes))
         check_choice("objective", objective, self.objectives)
@@ -159,19 +158,18 @@ class Federated(Nested):  # type: ignore[misc]
         if result.setup.ranges:
             inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
         self._warn(result, result.model)
-        chosen = setup.config.objective
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
-            result.model, chosen.name, inputs, form=chosen.form, origin=made, information=result.information,
-            facts=known(result.setup), **trains,
+            result.model, setup.config.objective.name, inputs, form=setup.config.objective.form, origin=made,
+            information=result.information, facts=known(result.setup), **trains,
         )  # fmt: skip
         return self
 
     def _warn(self, run: Run, x: Array) -> None:
         """Warn, as scikit-learn does, of a model that has not converged, or is no better than the start."""
         for text in run.risen:
-            warnings.warn(f"{type(self).__name__}: {text.removeprefix('warning: ')}", stacklevel=4)
+            warnings.warn(text.replace("warning", type(self).__name__, 1), stacklevel=4)
         if run.stop:
             if run.stop.warns:
                 self._warns(f"{run.early}. A penalty gives it an optimum")
@@ -192,7 +190,7 @@ class Federated(Nested):  # type: ignore[misc]
         """How the rows become features; with private ranges, before these are found."""
         norms = {"row_norm": self._row_norm, "row_scaling": self.row_scaling}
         if not isinstance(X, Mapping):
-            return array_inputs(X, self.ranges, norms)
+            return array_inputs(X, self.ranges, norms, getattr(self, "feature_names_in_", ()))
         return Columns(self.ranges, self.categories or {}, self.missing).inputs(X, label, norms)
 
     @property

@@ -20,7 +20,7 @@ import twinflower
 from twinflower import FederatedClassifier, FederatedRegressor
 from twinflower.data.dataset import Dataset
 from twinflower.data.schema_file import read_schema
-from twinflower.errors import RunError, SettingError
+from twinflower.errors import DataError, RunError, SettingError
 from twinflower.simulation.estimator_parameters import Size, default_algorithm, run_config
 from twinflower.simulation.runs.run import distance
 from twinflower.simulation.runs.setup import prepare, prepare_rows
@@ -109,6 +109,27 @@ def spread_out(load):
     return train * scales, test * scales, labels, truth
 
 
+@pytest.mark.parametrize("ranges", [None, (-3, 3), "private", {"age": (-3, 3), "size": (-3, 3)}])
+def test_columns_of_a_data_frame_keep_their_names(tmp_path, ranges):
+    """In coefficients, warnings and stored models, whatever says the ranges; the order of columns does not matter."""
+    frame = pytest.importorskip("pandas").DataFrame
+    values = np.random.default_rng(0).normal(size=(100, 2))
+    X = frame(values, columns=["age", "size"])
+    with pytest.warns(ConvergenceWarning, match=r"still moves size(,|\.)"):
+        fitted = FederatedClassifier(ranges=ranges, random_state=0).fit(X, values[:, 1] > 0)
+    model = fitted.model_
+    model.save(tmp_path / "model.npz")
+    for own in (model, twinflower.load(tmp_path / "model.npz")):
+        assert [row.column for row in own.coefficients()] == ["(intercept)", "age", "size"]
+        assert list(own.feature_names_in_) == ["age", "size"]
+        scores = own.predict_proba(X)
+        np.testing.assert_array_equal(own.predict_proba(X[["size", "age"]]), scores)
+        np.testing.assert_array_equal(own.predict_proba(values), scores)
+        with pytest.raises(DataError, match="the rows have no column 'age'"):
+            own.predict_proba(X.rename(columns={"age": "Age"}))
+    FederatedClassifier(random_state=0, settings={"objective.l2": 0.1}).fit(frame(values), values[:, 1] > 0)
+
+
 @pytest.mark.parametrize("private", [{}, {"epsilon": 8.0, "ranges": (-1, 1), "random_state": 0}])
 def test_an_estimator_with_standard_errors_has_them(private):
     draw = np.random.default_rng(0)
@@ -121,6 +142,13 @@ def test_an_estimator_with_standard_errors_has_them(private):
     model = FederatedClassifier("fedavg", rounds=20, row_scaling="all", settings=settings, **private)
     found = model.fit(X, y, sites=sites).model_.coefficients()
     assert all(0.02 < row.std_error < 0.1 and row.low < row.estimate < row.high for row in found)
+    title, head, *lines = repr(found).split("\n\n")[0].splitlines()
+    assert title == "odds of True against False" and head.startswith(
+        "column       term      log odds  odds ratio"
+    )
+    assert [line.split()[0] for line in lines] == ["(intercept)", "x0", "x1"]
+    assert f"{found[1].ratio_low:.4g} to {found[1].ratio_high:.4g}" in lines[1]
+    assert all(len(line) <= len(head) for line in lines)
 
 
 def test_private_ranges_need_to_know_nothing_about_the_columns():

@@ -152,7 +152,7 @@ class PreparedRun:
         centre, spread = data.scaling or (None, None)
         return Inputs(
             data.features.shape[1] - own.bias, data.schema, centre, spread, bias=own.bias, row_norm=own.row_norm,
-            row_scaling=EACH if isinstance(own, Data) else own.row_scaling,
+            row_scaling=EACH if isinstance(own, Data) else own.row_scaling, columns=data.columns,
         )  # fmt: skip
 
     @property

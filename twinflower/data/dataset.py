@@ -76,6 +76,7 @@ class Dataset:
     groups                    a number for the group, such as a person, of each training row (rows,); None for none
     row_weights, weight_range the weights of the training rows (rows,) and their public range; None for none. Test rows
                               have no weights
+    columns                   the names of the features of rows without a schema, or () for x0, x1, ...
     marks                     which values of the training rows were clipped to the public range of their column, or are
                               missing (`columns.Marks`: rows, columns of the schema); None if that is not known
     """
@@ -99,6 +100,7 @@ class Dataset:
     weight_range: Range | None = None
     groups: Index | None = None
     marks: Marks | None = None
+    columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for part in ("", "test_"):

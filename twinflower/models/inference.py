@@ -25,6 +25,7 @@ from .facts import CONVERGED, UNKNOWN, Facts
 from .information import Information
 from .intervals import LEVEL
 from .joint import JointTest, joint_tests
+from .printed import TESTS, aligned, by_outcome, headings, tested
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
@@ -53,7 +54,7 @@ class Estimates(list[Coefficient]):
     """The coefficients of a model, a list, with the `facts` about them, `remarks`, sentences on what they are worth,
     and `tests` of the columns with several terms (`models.joint`).
 
-    Printed, it shows all of these.
+    Printed, it shows all of these, with the coefficients as a table.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Estimates(list[Coefficient]):
         self.facts, self.remarks, self.tests = facts, remarks, tests
 
     def __repr__(self) -> str:
-        facts = [f"{name}: {text}" for name, text in self.facts.lines]
-        return "\n".join([*map(repr, self), *map(repr, self.tests), *facts, *self.remarks])
+        parts = [[title, *aligned(headings(self), rows)] for title, rows in by_outcome(self)] if self else []
+        parts += [aligned(TESTS, tested(self.tests))] if self.tests else []
+        parts.append([f"{name}: {text}" for name, text in self.facts.lines])
+        return "\n".join(["\n\n".join(map("\n".join, parts)), *self.remarks])
 
 
 class Inference(NamedTuple):

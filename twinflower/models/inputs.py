@@ -28,6 +28,7 @@ class Inputs:
     Rows are tables, encoded by a schema, or arrays (rows, num_features). Every column of an array is centred and
     divided by its spread, (num_features,); with `clipped`, it is then limited to [-1, 1]. For both kinds, the column of
     ones is appended next, and row norms are limited last, each by itself or all by one factor (`row_scaling`).
+    columns: the names of the columns of an array that was a data frame; empty for x0, x1, ...
     """
 
     num_features: int
@@ -38,11 +39,14 @@ class Inputs:
     bias: bool = True
     row_norm: float = 0.0
     row_scaling: str = EACH
+    columns: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the input columns."""
-        return self.schema.names if self.schema else tuple(f"x{i}" for i in range(self.num_features))
+        if self.schema:
+            return self.schema.names
+        return self.columns or tuple(f"x{i}" for i in range(self.num_features))
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -104,28 +108,29 @@ class Inputs:
     def _by_schema(self, schema: Schema, rows: Any) -> Array:
         if isinstance(rows, str | Path):
             return read_features(rows, schema)
-        return schema.encode(self._cells(schema, rows))
-
-    def _cells(self, schema: Schema, rows: Any) -> dict[str, Any]:
-        """The cells by column, from a data frame, a mapping, or rows whose columns are in the schema's order."""
-        if hasattr(rows, "columns") or isinstance(rows, Mapping):
-            absent = [name for name in schema.names if name not in rows]
-            if absent:
-                header = [str(name) for name in rows]
-                hint = similar(absent[:1], [name for name in header if name not in schema.names])
-                raise DataError(
-                    f"the rows have no column '{absent[0]}', which the model's schema names{hint}"
-                )
-            return {name: _plain(rows[name]) for name in schema.names}
+        if _named(rows):
+            return schema.encode(self._cells(rows))
         table = np.asarray(rows, dtype=None if isinstance(rows, np.ndarray) else object)
         self._check_shape(table, len(schema.names))
-        return {name: table[:, i] for i, name in enumerate(schema.names)}
+        return schema.encode({name: table[:, i] for i, name in enumerate(schema.names)})
+
+    def _cells(self, rows: Any) -> dict[str, Any]:
+        """The cells of a data frame or a mapping by column, in the model's order."""
+        absent = [name for name in self.names if name not in rows]
+        if absent:
+            header = [str(name) for name in rows]
+            hint = similar(absent[:1], [name for name in header if name not in self.names])
+            who = "the model's schema names" if self.schema else "the model has"
+            raise DataError(f"the rows have no column '{absent[0]}', which {who}{hint}")
+        return {name: _plain(rows[name]) for name in self.names}
 
     def _matrix(self, rows: Any) -> Array:
         if isinstance(rows, str | Path):
             raise DataError(
                 "this model was trained without a schema, so it takes arrays of numbers, and no file"
             )
+        if self.columns and _named(rows):  # whatever their order
+            rows = np.transpose(list(self._cells(rows).values()))
         try:
             table = np.asarray(rows, dtype=np.float64)
         except (ValueError, TypeError) as error:
@@ -153,7 +158,7 @@ class Inputs:
         schema = to_toml(self.schema) if self.schema else None
         plain = {
             "num_features": self.num_features, "bias": self.bias, "row_norm": self.row_norm,
-            "row_scaling": self.row_scaling,
+            "row_scaling": self.row_scaling, **({"columns": list(self.columns)} if self.columns else {}),
         }  # fmt: skip
         return plain | lists | {"clipped": self.clipped, "schema": schema}
 
@@ -172,10 +177,13 @@ class Inputs:
             raise ValueError("centre and spread")
         if document.get("row_scaling", EACH) not in ROW_SCALINGS:
             raise ValueError("row_scaling")
+        columns = tuple(map(str, document.get("columns", ())))
+        if len({*columns}) not in (0, width) or len({*columns}) != len(columns):
+            raise ValueError("columns")
         return cls(
             int(width), schema, **arrays, clipped=bool(document["clipped"]),
             bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
-            row_scaling=str(document.get("row_scaling", EACH)),
+            row_scaling=str(document.get("row_scaling", EACH)), columns=columns,
         )  # fmt: skip
 
 
@@ -185,6 +193,11 @@ def _column(column: Column, rows: int, draw: np.random.Generator) -> Array:
     if isinstance(column, Category):
         return np.eye(size)[draw.integers(size, size=rows)]
     return np.hstack([draw.uniform(-1.0, 1.0, (rows, 1)), np.zeros((rows, size - 1))])
+
+
+def _named(rows: Any) -> bool:
+    """Whether these rows are a data frame or a mapping."""
+    return hasattr(rows, "columns") or isinstance(rows, Mapping)
 
 
 def _plain(column: Any) -> Any:

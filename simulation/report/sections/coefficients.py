@@ -4,16 +4,14 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from twinflower.errors import SettingError
-from twinflower.models.coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
+from twinflower.models.coefficients import BASELINE, Coefficient
 from twinflower.models.inference import Inference
-from twinflower.models.joint import JointTest
 from twinflower.models.model import inferred
+from twinflower.models.printed import TESTS, by_outcome, has_errors, headings, tested
 from twinflower.problems.networks import NETWORKS
 
 from ..document import Section, Table
@@ -69,27 +67,18 @@ def table_of(found: Inference, outcome: str = "") -> Section:
 
     outcome: the event or the positive class, as `runs.outcome` says it.
     """
-    parts = [
-        Section(title, tables=[Table(_headings(found.rows), rows)]) for title, rows in _tables(found.rows)
-    ]
+    head = headings(found.rows)
+    parts = [Section(title, tables=[Table(head, rows)]) for title, rows in by_outcome(found.rows)]
     facts = Table(("these estimates", ""), found.facts.lines)
-    tests = [_tested(found.tests)] * bool(found.tests)
+    tests = [Table(TESTS, tested(found.tests))] * bool(found.tests)
     return Section(_TITLE, remarks(found, outcome), tables=[*tests, facts], parts=parts)
-
-
-def _tested(tests: Sequence[JointTest]) -> Table:
-    """A table of tests that several coefficients are 0, each with the statistic's distribution."""
-    rows = [
-        (test.column, test.distribution, f"{test.statistic:.4g}", _p_value(test.p_value)) for test in tests
-    ]
-    return Table(("all terms of", "distribution", "statistic", "p"), rows)
 
 
 def remarks(found: Inference, outcome: str = "") -> list[str]:
     """What a reader of the tables should know; outcome: see `table_of`."""
     robust = _CLUSTERED if found.clusters else _ROBUST
     kind = _PRIVATE_ERRORS if found.private else robust if found.robust else _ERRORS
-    errors = [kind] if _has_errors(found.rows) else []
+    errors = [kind] if has_errors(found.rows) else []
     return [
         *([_sentence(outcome)] if outcome else []),
         _UNITS,
@@ -103,55 +92,6 @@ def remarks(found: Inference, outcome: str = "") -> list[str]:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
-
-
-def _has_errors(found: Sequence[Coefficient]) -> bool:
-    return any(row.std_error == row.std_error for row in found)
-
-
-def _headings(found: Sequence[Coefficient]) -> tuple[str, ...]:
-    kind = found[0].effect
-    effect = (f"log {kind}", f"{kind} ratio") if kind else ("effect",)
-    if not _has_errors(found):
-        return ("column", "term", *effect, "used")
-    interval, error = f"95% interval of the {effect[-1]}", f"standard error of the {effect[0]}"
-    return ("column", "term", *effect, interval, error, "p", "used")
-
-
-def _tables(found: Sequence[Coefficient]) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """The rows of text of each outcome, with its title."""
-    errors = _has_errors(found)
-    for outcome, rows in groupby(found, key=lambda row: (row.effect, row.outcome, row.against)):
-        yield _title(*outcome), [_cells(row, errors) for row in rows]
-
-
-def _title(effect: str, outcome: str, against: str) -> str:
-    name = f"{effect} of {outcome}" if effect else "effects, in units of the label"
-    return f"{name} against {against}" if against else name
-
-
-def _cells(row: Coefficient, errors: bool) -> tuple[str, ...]:
-    ratio = (f"{row.ratio:.4g}",) if row.effect else ()
-    more = _errors(row) if errors else ()
-    return (row.column, _term(row), f"{row.estimate:.4g}", *ratio, *more, "yes" if row.selected else "no")
-
-
-def _errors(row: Coefficient) -> tuple[str, str, str]:
-    """The interval, of the ratio if there is one, the standard error and the p-value; dashes if there are none."""
-    if row.std_error != row.std_error:
-        return ("-", "-", "-")
-    low, high = (row.ratio_low, row.ratio_high) if row.effect else (row.low, row.high)
-    return f"{low:.4g} to {high:.4g}", f"{row.std_error:.4g}", _p_value(row.p_value)
-
-
-def _p_value(value: float) -> str:
-    return "<0.0001" if value < 1e-4 else f"{value:.4f}"
-
-
-def _term(row: Coefficient) -> str:
-    if row.column in (INTERCEPT, BASELINE) or row.term == PER_UNIT:
-        return row.term
-    return f"{row.term} (reference)" if row.term == row.reference else f"{row.term} (against {row.reference})"
 
 
 _SUFFIX = ".json"
