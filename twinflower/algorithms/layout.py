@@ -59,22 +59,25 @@ class Field(ABC):
 
 
 class Point(Field):
-    """A vector of per_entry * d + extra finite floats; by default one for every entry of the model."""
+    """A vector of per_entry * d + extra finite floats; by default one for every entry of the model.
 
-    def __init__(self, name: str, per_entry: int = 1, extra: int = 0) -> None:
-        self.names, self.per_entry, self.extra = (name,), per_entry, extra
+    kind: the type of its entries; None for the run's floating-point type.
+    """
+
+    def __init__(self, name: str, per_entry: int = 1, extra: int = 0, kind: DTypeLike | None = None) -> None:
+        self.names, self.per_entry, self.extra, self.kind = (name,), per_entry, extra, kind
 
     def pack(self, *values: Any, d: int) -> Arrays:
         """The array itself."""
         return list(values)
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """A finite array of the declared length."""
-        return [checked(self.names[0], arrays[0], (self.entries(d),), dtype)]
+        """A finite array of the declared length and type."""
+        return [checked(self.names[0], arrays[0], (self.entries(d),), self.kind or dtype)]
 
     def bits(self, d: int, dtype: DTypeLike) -> int:
-        """64 bits per number, 32 in single precision."""
-        return self.entries(d) * value_bits(dtype)
+        """64 bits per number, 32 for floats in single precision."""
+        return self.entries(d) * value_bits(self.kind or dtype)
 
     def entries(self, d: int) -> int:
         """The length of the vector."""
@@ -85,23 +88,12 @@ class Point(Field):
         return [(self.entries(d),)]
 
 
-class MaskedInts(Field):
-    """A vector of size(d) integers modulo 2^64, by default d."""
+class MaskedInts(Point):
+    """A vector of size(d) integers modulo 2^64."""
 
-    def __init__(self, name: str, size: Callable[[int], int] = lambda d: d) -> None:
-        self.names, self.size = (name,), size
-
-    def pack(self, *values: Any, d: int) -> Arrays:
-        """The array itself."""
-        return list(values)
-
-    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """The array of uint64."""
-        return [checked(self.names[0], arrays[0], (self.size(d),), np.uint64)]
-
-    def bits(self, d: int, dtype: DTypeLike) -> int:
-        """64 bits per integer."""
-        return self.size(d) * value_bits(np.uint64)
+    def __init__(self, name: str, size: Callable[[int], int]) -> None:
+        super().__init__(name, kind=np.uint64)
+        self.size = size
 
     def entries(self, d: int) -> int:
         """The length of the vector."""
@@ -192,38 +184,6 @@ class Constant(Field):
         return [self.value.shape]
 
 
-class SparseVector(Field):
-    """A vector (d,) reduced to its largest entries, and the indices of these (k,), or (0,) if all entries are kept."""
-
-    def __init__(self, name: str, kept: str, sparsifier: TopK) -> None:
-        self.names, self.sparsifier = (name, kept), sparsifier
-
-    def arrays(self, d: int) -> int:
-        """1 for the values, and 1 for the packed indices unless all entries are kept."""
-        return self.sparsifier.arrays(d)
-
-    def pack(self, *values: Any, d: int) -> Arrays:
-        """The values, and the packed indices unless all entries are kept."""
-        x, kept = values
-        return [x] if self.sparsifier.ratio == 1 else self.sparsifier.pack(Code(kept, x[kept]), d)
-
-    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
-        """The zero-padded vector (d,) and the indices of its kept entries."""
-        if self.sparsifier.ratio == 1:
-            return [checked(self.names[0], arrays[0], (d,), dtype), _ALL]
-        code = self.sparsifier.unpack(arrays, d, _NO_SEED, dtype)
-        return [scatter(code, d)[0], code.indices]
-
-    def bits(self, d: int, dtype: DTypeLike) -> int:
-        """Bits of the values and indices. Raises SettingError if the downlink ratio leaves no entry."""
-        kept_entries(self.sparsifier.ratio, d, "downlink-ratio")
-        return self.sparsifier.bits(d, dtype)
-
-    def entries(self, d: int) -> int:
-        """k, the number of entries kept."""
-        return kept_entries(self.sparsifier.ratio, d)
-
-
 class Entries(Field):
     """k entries of a vector (d,) and their indices (k,), or (0,) if all entries are sent."""
 
@@ -235,13 +195,13 @@ class Entries(Field):
         return self.sparsifier.ratio == 1
 
     def arrays(self, d: int) -> int:
-        """1 for the values, and for top-k 1 for their packed indices."""
-        return 1 if self._whole else self.sparsifier.arrays(d)
+        """1 for the values, and for top-k 1 for their packed indices unless all entries are sent."""
+        return self.sparsifier.arrays(d)
 
     def pack(self, *values: Any, d: int) -> Arrays:
-        """The values, and for top-k the packed indices."""
+        """The values, and for top-k the packed indices unless all entries are sent."""
         entries, indices = values
-        return [entries] if self._whole else self.sparsifier.pack(Code(indices, entries), d)
+        return self.sparsifier.pack(Code(indices, entries), d)
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
         """The values and their indices; for rand-k the indices are derived from the seed of the request."""
@@ -253,11 +213,30 @@ class Entries(Field):
 
     def bits(self, d: int, dtype: DTypeLike) -> int:
         """Bits of the values and indices."""
-        return d * value_bits(dtype) if self._whole else self.sparsifier.bits(d, dtype)
+        return self.sparsifier.bits(d, dtype)
 
     def entries(self, d: int) -> int:
         """k, the number of entries sent."""
         return kept_entries(self.sparsifier.ratio, d)
+
+
+class SparseVector(Entries):
+    """A vector (d,) reduced to its largest entries, and the indices of these (k,), or (0,) if all entries are kept."""
+
+    def pack(self, *values: Any, d: int) -> Arrays:
+        """The values that are kept, and the packed indices unless all are."""
+        x, kept = values
+        return super().pack(x if self._whole else x[kept], kept, d=d)
+
+    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: DTypeLike) -> Sequence[Any]:
+        """The zero-padded vector (d,) and the indices of its kept entries."""
+        entries, indices = super().unpack(arrays, d, request, dtype)
+        return [entries if self._whole else scatter(Code(indices, entries), d)[0], indices]
+
+    def bits(self, d: int, dtype: DTypeLike) -> int:
+        """Bits of the values and indices. Raises SettingError if the downlink ratio leaves no entry."""
+        kept_entries(self.sparsifier.ratio, d, "downlink-ratio")
+        return super().bits(d, dtype)
 
 
 class Layout:
