@@ -194,15 +194,26 @@ class Logistic(_Compares):
         return (scores[..., 0] > 0).astype(np.int64)
 
 
-class Squared(_Compares):
-    """Least squares (<x, a> - y)^2 / 2 for real labels."""
+class _Real(_Compares):
+    """A loss of one score, which predicts a real label."""
 
+    name: str
     classifies = False
-    slope_bound, curvature_bound, vector_slopes = math.inf, 1.0, False
+    vector_slopes = False
 
     def outputs(self, num_classes: int) -> int:
-        require(num_classes == 0, "objective 'least-squares' needs real labels; this data set has classes")
+        require(num_classes == 0, f"objective '{self.name}' needs real labels; this data set has classes")
         return 1
+
+    def predict(self, scores: Array) -> Array:
+        return scores[..., 0]
+
+
+class Squared(_Real):
+    """Least squares (<x, a> - y)^2 / 2 for real labels."""
+
+    name = "least-squares"
+    slope_bound, curvature_bound = math.inf, 1.0
 
     def values(self, scores: Array, labels: Labels) -> Array:
         return 0.5 * (scores[..., 0] - labels) ** 2
@@ -216,19 +227,12 @@ class Squared(_Compares):
     def hessian_bounds(self, outputs: int) -> tuple[float, float]:
         return 1.0, 0.0
 
-    def predict(self, scores: Array) -> Array:
-        return scores[..., 0]
 
-
-class Absolute(_Compares):
+class Absolute(_Real):
     """Least absolute deviation |<x, a> - y| for real labels; its slope at the kink is 0."""
 
-    classifies = False
-    slope_bound, curvature_bound, vector_slopes = 1.0, math.inf, False
-
-    def outputs(self, num_classes: int) -> int:
-        require(num_classes == 0, "objective 'absolute' needs real labels; this data set has classes")
-        return 1
+    name = "absolute"
+    slope_bound, curvature_bound = 1.0, math.inf
 
     def values(self, scores: Array, labels: Labels) -> Array:
         return np.abs(scores[..., 0] - labels)
@@ -236,28 +240,18 @@ class Absolute(_Compares):
     def slopes(self, scores: Array, labels: Labels) -> Array:
         return np.sign(scores - labels[..., None])
 
-    def predict(self, scores: Array) -> Array:
-        return scores[..., 0]
 
-
-class Huber(_Compares):
+class Huber(_Real):
     """r^2 / 2 up to |r| = 1 and |r| - 1/2 beyond, r = <x, a> - y, for real labels."""
 
-    classifies = False
-    slope_bound, curvature_bound, vector_slopes = 1.0, 1.0, False
-
-    def outputs(self, num_classes: int) -> int:
-        require(num_classes == 0, "objective 'huber' needs real labels; this data set has classes")
-        return 1
+    name = "huber"
+    slope_bound, curvature_bound = 1.0, 1.0
 
     def values(self, scores: Array, labels: Labels) -> Array:
         return special.huber(1.0, scores[..., 0] - labels)
 
     def slopes(self, scores: Array, labels: Labels) -> Array:
         return np.clip(scores - labels[..., None], -1.0, 1.0)
-
-    def predict(self, scores: Array) -> Array:
-        return scores[..., 0]
 
 
 class Poisson:
