@@ -13,12 +13,11 @@ from typing import NamedTuple
 from ..decimals import decimal
 from .checks import problems
 from .columns import REFUSE, Category, Column, Number
-from .comparisons import about_event, about_levels, about_units, about_values
 from .csv_tables import DELIMITERS, Dialect, with_point
-from .drafts import MOST_CATEGORIES, Seen, Table, draft, read_tables, spanned
-from .oddities import begin_like_numbers, question
+from .drafts import Table, about_event, about_levels, about_units, about_values, draft, read_tables
 from .schema import Schema
 from .schema_file import to_toml
+from .seen import MOST_CATEGORIES, Seen, begin_like_numbers, question, spanned
 from .tables import numeric_columns
 from .words import tokens
 

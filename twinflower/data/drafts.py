@@ -1,43 +1,38 @@
-"""A first draft of a schema, made from tables. What it asks about them: `draft_notes`."""
+"""A first draft of a schema, made from tables, and questions about what the values of its columns say when they are
+compared, in one table and between tables. Its text with all that it asks: `draft_notes`."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, combinations
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..decimals import decimal, is_decimal, may_be_code
+import numpy as np
+
 from ..errors import DataError
-from ..settings import LARGEST, alike
-from .cells import as_text, listed, texts
-from .columns import (
-    CENSORED,
-    HAPPENED,
-    INDICATOR,
-    REFUSE,
-    Category,
-    Classes,
-    Column,
-    Number,
-    Range,
-    Survival,
-    Target,
-    Weight,
-)
+from ..settings import alike
+from .cells import Floats, as_text, listed, texts
+from .columns import Category, Classes, Column, Label, Number, Survival
 from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, recognised, with_point
-from .oddities import Written, number_in, question, written
-from .schema import MISSING_TEXTS, Schema
+from .schema import Schema
+from .schema_file import to_line
+from .seen import FEW, Seen, Written, is_allowed_number, number_in, question, spanned, written
 from .tables import CSV, check_names, nested_columns, opened
-from .words import events, is_event, is_start, same_meaning
+from .words import events, is_start
 
-MOST_CATEGORIES = 50  # largest number of categories of a text column
-_FEW_NUMBERS = 6  # up to this many distinct integers are treated as categories
-_MOST_CLASSES = 20
-
+_ENOUGH = 5  # numbers of a table that are compared with those of others
+_FACTOR = 3.0  # between medians, from which units may differ
+_FEW_LEVELS = 3  # categories that tables should have in common
+# Factors between units in use: powers of ten; glucose, cholesterol, creatinine and triglycerides in mmol/l and mg/dl;
+# inches, pounds, feet, stones; days, weeks, months and years; kPa; kJ. Then degrees Fahrenheit.
+_FACTORS = (10, 100, 1000, 1e6, 18.016, 38.67, 88.42, 88.57, 2.54, 2.2046, 3.2808, 6.35,
+            7, 12, 24, 30.44, 60, 365.25, 7.5006, 4.184)  # fmt: skip
+_UNITS = [(scale, 0.0) for factor in _FACTORS for scale in (float(factor), 1 / factor)] + [
+    (5 / 9, -160 / 9),
+    (1.8, 32.0),
+]
 
 Counts = dict[str, Counter[str]]  # by column, how often each text occurs
 
@@ -169,7 +164,7 @@ def _may_start(name: str, seen: "Seen", times: "Seen") -> bool:
     0 and the others where another one ends."""
     later = {number: count for number, count in seen.numbers.items() if number}
     touch = all(count <= times.numbers.get(number, 0) for number, count in later.items())
-    return is_start(name) or (len(later) > _FEW_NUMBERS and 0.0 in seen.numbers and touch)
+    return is_start(name) or (len(later) > FEW and 0.0 in seen.numbers and touch)
 
 
 def _most_frequent(tables: Sequence[Table]) -> Dialect:
@@ -177,139 +172,124 @@ def _most_frequent(tables: Sequence[Table]) -> Dialect:
     return dialects.most_common(1)[0][0] if dialects else PLAIN
 
 
-class Seen:
-    """The values of a column in some tables: how often each present text occurs, and whether any value is missing."""
+# --- questions about columns
 
-    def __init__(self, tables: Sequence[Counter[str]], missing: bool) -> None:
-        self.tables, self.missing = tables, missing
-        self.texts = tables[0] if len(tables) == 1 else sum(tables, Counter[str]())
 
-    @classmethod
-    def of(cls, tables: Iterable[Counter[str]]) -> "Seen":
-        """From the texts of each table, which may mark missing values."""
-        every = list(tables)
-        absent = set(MISSING_TEXTS)
-        present = [
-            table
-            if absent.isdisjoint(table)
-            else Counter({text: n for text, n in table.items() if text not in absent})
-            for table in every
-        ]
-        return cls([table for table in present if table], any(absent & table.keys() for table in every))
+def about_units(column: str, tables: Mapping[str, Seen]) -> Iterator[str]:
+    """A question about every table whose numbers lie elsewhere than those of most tables, by their names.
 
-    @cached_property
-    def numbers(self) -> dict[float, int]:
-        """How often each number occurs."""
-        return {number: n for text, n in self.texts.items() if (number := _number(text)) is not None}
-
-    @cached_property
-    def others(self) -> list[str]:
-        """The texts that are no numbers, ascending."""
-        return sorted(text for text in self.texts if not is_allowed_number(text))
-
-    @cached_property
-    def numeric(self) -> bool:
-        """Whether the column holds numbers, perhaps with a few texts among them."""
-        if not self.others or len(self.numbers) <= _FEW_NUMBERS:
-            return not self.others and bool(self.numbers)
-        whole = sum(all(map(is_allowed_number, table)) for table in self.tables)
-        return 2 * sum(self.numbers.values()) >= self.texts.total() or 2 * whole > len(self.tables)
-
-    def column(self, name: str, way: Written | None = None) -> Column | str:
-        """The column in the draft, or its name if the draft ignores it. way: how its numbers are written."""
-        rule = INDICATOR if self.missing else REFUSE
-        if not name or question(name, self):
-            return name
-        if self._are_categories(_FEW_NUMBERS, MOST_CATEGORIES):
-            names, values = self._grouped()
-            return Category(name, names, rule, values if len(names) < len(self.texts) else ())
-        if not self.numeric:
-            return name
-        column = Number(name, spanned(self.numbers), rule)
-        return way.column(column) if way else column
-
-    def label(self, name: str) -> Classes | Target:
-        """The label in the draft; DataError if the column cannot be a label."""
-        if not len(self.texts) > 1 and self.texts:
-            raise DataError(
-                f"column '{name}' cannot be the label: all of its values are {next(iter(self.texts), '')!r}; add a "
-                "table that has others, or choose another column with --label"
+    Its middle half and that of the table with the middle median do not overlap, or the medians differ by a factor of 3.
+    """
+    quartiles = {
+        name: _quartiles(seen) for name, seen in tables.items() if sum(seen.numbers.values()) >= _ENOUGH
+    }
+    ordered = sorted(quartiles, key=lambda name: quartiles[name][1])
+    usual = ordered[len(ordered) // 2] if len(ordered) > 2 else next(iter(quartiles), "")
+    for name, values in quartiles.items():
+        if _differ(values, quartiles[usual]):
+            rest = spanned(number for other in tables if other != name for number in tables[other].numbers)
+            yield (
+                f"Column '{column}' has the median {values[1]:g} in {name}, and {quartiles[usual][1]:g} in {usual}. "
+                f"Is that another unit? Then write {_remedy(column, name, values, quartiles[usual])} under [sites], "
+                "where a number becomes scale * number + offset, and choose the range; that of the other tables is "
+                f"[{rest.low:g}, {rest.high:g}]."
             )
-        if self._are_categories(_MOST_CLASSES, _MOST_CLASSES):
-            names, values = self._grouped()
-            if len(names) == 2 and is_event(names[0]) and is_event(names[1]) is False:
-                names, values = names[::-1], values[::-1]  # the odds are those of the second class
-            integers = tuple(int(decimal(text)) for text in names) if self.numeric else ()
-            return Classes(name, integers if len({*integers}) == len(names) else names, values)
-        if not self.numeric:
-            raise DataError(f"column '{name}' cannot be the label: it has {len(self.texts)} different values")
-        return Target(name, spanned(self.numbers))
 
-    def survival(self, name: str, event: str, seen: "Seen") -> Survival:
-        """The label in the draft if the column has times and another one, which was seen to have these values, events;
-        DataError if they cannot be that."""
-        later = [number for number in self.numbers if number > 0]
-        if not (self.numeric and bool(later)):
-            raise DataError(f"column '{name}' cannot be the time: it has no numbers above 0")
-        if name == event:
-            raise DataError(f"column '{name}' cannot be both the time and the event")
-        usual = [*HAPPENED, *CENSORED]
-        values = usual if set(seen.texts) <= set(usual) else seen._ordered()
-        sides = events(event, values)
-        if sides is None and values is not usual and len(values) != 2:
-            raise DataError(
-                f"column '{event}' cannot be the event: it must have two values; got {len(values)}"
+
+def _quartiles(seen: Seen) -> Floats:
+    values = np.repeat(list(seen.numbers), list(seen.numbers.values()))
+    return np.quantile(values, [0.25, 0.5, 0.75], method="inverted_cdf")
+
+
+def _differ(one: Floats, other: Floats) -> bool:
+    small, large = sorted((abs(one[1]), abs(other[1])))
+    return bool(
+        one[0] > other[2] or one[2] < other[0] or (one[1] * other[1] > 0 and large >= _FACTOR * small)
+    )
+
+
+def _remedy(column: str, name: str, values: Floats, usual: Floats) -> str:
+    """The line of a schema with the known units that fit the quartiles best, else with the factor of the medians, if
+    they have one."""
+
+    def distance(unit: tuple[float, float]) -> float:
+        return float(np.abs(unit[0] * values + unit[1] - usual).max())
+
+    scale, offset = min(_UNITS, key=distance)
+    if distance((scale, offset)) > max(usual[2] - usual[0], 0.1 * abs(usual[1])):
+        scale, offset = (usual[1] / values[1] if usual[1] * values[1] > 0 else 1.0), 0.0
+    unit = {"scale": float(f"{scale:.5g}")} | ({"offset": float(f"{offset:.5g}")} if offset else {})
+    return to_line({name: {column: unit}})
+
+
+def about_values(column: Column | Label) -> Iterator[str]:
+    """A question about every category or class that stands for several values."""
+    if isinstance(column, Category | Classes):
+        name, kind = (
+            (column.name, "categories") if isinstance(column, Category) else (column.column, "classes")
+        )
+        several = [", ".join(map(repr, values)) for values in column.values if len(values) > 1]
+        if several:
+            yield (
+                f"Column '{name}': do these mean the same, as the draft takes them: {'; '.join(several)}? If not, "
+                f"list them as {kind} of their own."
             )
-        happened, censored = sides or ([], seen._ordered())  # a question, see `schema_file`
-        times = spanned(later)
-        times = replace(times, low=times.low if times.low > 0 else min(later))
-        return Survival(name, times, event, tuple(happened), tuple(censored))
-
-    def weight(self, name: str) -> Weight:
-        """The weights in the draft if the column has them; DataError if it cannot."""
-        if not (self.numeric and min(self.numbers) >= 0):
-            raise DataError(f"column '{name}' cannot be the weight: it must have numbers from 0 on")
-        span = spanned(self.numbers)
-        return Weight(name, replace(span, low=max(span.low, 0.0)))
-
-    def _are_categories(self, most_numbers: int, most_texts: int) -> bool:
-        if not self.numeric:
-            return 1 <= len(self.texts) <= most_texts
-        whole = all(value == int(value) for value in self.numbers)
-        return len(self.numbers) <= most_numbers and whole and not self.others
-
-    def _grouped(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
-        """The values in groups that mean the same, each with its most frequent value as its name."""
-        groups = same_meaning(self._ordered())
-        names = tuple(max(group, key=self.texts.__getitem__) for group in groups)
-        return names, tuple(map(tuple, groups))
-
-    def _ordered(self) -> list[str]:
-        return sorted(self.texts, key=decimal) if self.numeric else sorted(self.texts)
 
 
-def is_allowed_number(text: str) -> bool:
-    """Whether the text is a number that a table may have, and not perhaps a code such as 1e5."""
-    return _number(text) is not None
+def about_levels(column: Category, tables: Mapping[str, Seen]) -> Iterator[str]:
+    """A question about the first two tables with other categories: no common one, or the same small
+    number of categories with other codes."""
+    codes = {
+        value: code for code, values in enumerate(column.values or zip(column.categories)) for value in values
+    }
+    levels = {name: {codes[text] for text in seen.texts} for name, seen in tables.items() if seen.texts}
+    for one, other in combinations(dict.fromkeys(map(frozenset, levels.values())), 2):
+        if one.isdisjoint(other) or (len(one) == len(other) <= _FEW_LEVELS):
+            names = [next(name for name, group in levels.items() if group == asked) for asked in (one, other)]
+            texts = [
+                ", ".join(repr(column.categories[code]) for code in sorted(group)) for group in (one, other)
+            ]
+            yield (
+                f"Column '{column.name}' has {texts[0]} in {names[0]}, and {texts[1]} in {names[1]}. If these are "
+                'codes for the same, give each category its values, such as categories = { no = ["0", "2"], yes = '
+                '["1"] }, or write the same codes in all files.'
+            )
+            return
 
 
-@lru_cache(maxsize=2**17)  # the same numbers stand in many cells and columns
-def _number(text: str) -> float | None:
-    number = decimal(text) if is_decimal(text) and not may_be_code(text) else LARGEST * 2
-    return number if abs(number) <= LARGEST else None
+def about_event(label: Label, seen: Seen) -> Iterator[str]:
+    """What the draft takes as the event, or as the second of two classes, or the question which it is.
+
+    seen: the values of the column of the event, or of the label.
+    """
+    counts, total = seen.texts, seen.texts.total()
+    if isinstance(label, Survival):
+        if label.one_row is False:
+            yield (
+                "Has a person several rows, with the start and the end of an interval each? A row would count as a "
+                "person: merge the rows of each person. When every row is another person, followed from time 0, write "
+                "one-row-per-person = true. Until then a run is refused."
+            )
+        if not label.happened:
+            yield (
+                f"Which value of '{label.event}' means that the event happened, {_either(label.censored)}? The draft "
+                "cannot know: move it from censored-values to event-values. Until then a run is refused."
+            )
+            return
+        happened = [text for text in label.happened if text in counts] or list(label.happened)
+        num_events = sum(counts[text] for text in happened)
+        yield (
+            f"The event is {_either(happened)} in column '{label.event}' ({num_events:,} of {total:,} rows). If the "
+            "event is another value, exchange event-values and censored-values."
+        )
+    elif isinstance(label, Classes) and len(label.names) == 2:
+        known = events(label.column, [values[0] for values in label.values])
+        if not known or known[0][0] not in label.values[1]:
+            yield (
+                f"Is '{label.names[1]}' of '{label.column}' the outcome whose odds are to be modelled, against "
+                f"'{label.names[0]}'? If not, exchange the two classes."
+            )
 
 
-def spanned(values: Iterable[float]) -> Range:
-    """A range that holds these numbers, rounded outwards to two digits."""
-    numbers = list(values)
-    low = max(_rounded(min(numbers), math.floor), -LARGEST)
-    high = min(_rounded(max(numbers), math.ceil), LARGEST)
-    return Range(low, high) if Range(low, high).half > 0 else Range(low - 1.0, low + 1.0)
-
-
-def _rounded(value: float, direction: Any) -> float:
-    """The value rounded to two significant digits with `direction`, math.floor or math.ceil."""
-    if not value:
-        return 0.0
-    digits = math.floor(math.log10(abs(value))) - 1
-    return float(f"{direction(float(f'{value / 10.0**digits:.9g}'))}e{digits}")
+def _either(values: Sequence[str]) -> str:
+    return " or ".join(map(repr, values))
