@@ -98,7 +98,7 @@ def rows_of(path):
 
 
 def test_the_cells_run_as_they_stand(folder):
-    for name, number in (("hospitals", 7), ("survival", 4)):
+    for name, number in (("hospitals", 8), ("survival", 4)):
         runs = list((folder / name / "runs").iterdir())
         assert len(runs) == number and all((own / "report.html").exists() for own in runs)
 
@@ -110,6 +110,15 @@ def test_the_tests_of_chest_pain(folder):
     said = " ".join(HOSPITALS.split())
     assert f"Wald's chi-squared is {wald.statistic:.1f} on {wald.freedom} degrees of freedom" in said
     assert f"and the likelihood ratio {ratio.statistic:.1f}." in said
+
+
+def test_the_test_of_a_spline_and_an_interaction(folder):
+    large, final = (twinflower.load(folder / "hospitals" / "runs" / name) for name in ("age", "final"))
+    test = nested_test(large, final, "final")
+    said = f"is {test.statistic:.1f} on {test.freedom} degrees of freedom (p = {test.p_value:.2f})".replace(
+        "0.", "."
+    )
+    assert said in " ".join(HOSPITALS.split())
 
 
 def test_the_table_of_odds_ratios(folder):

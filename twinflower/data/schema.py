@@ -7,6 +7,7 @@
     group = "patient"                                      # optional: the column that says whose record a row is
     weight = "weight"                                      # optional: the column of the rows' weights
     weight-range = [0, 10]                                 # its public range, from 0 on
+    terms = ["age:sex", "age^2", "bs(crp, 4)"]             # optional: products, powers and splines (`terms`)
 
     [label]
     column = "num"
@@ -56,6 +57,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,6 +69,7 @@ from ..settings import LARGEST
 from .cells import Ambiguous, CellError, Cells, Floats, Measured, as_text, listed, numbers, people
 from .columns import REFUSE, Classes, Column, Counts, Label, Marks, Number, Range, Survival, Target, Weight
 from .csv_tables import PLAIN, Dialect, with_point
+from .terms import Term
 
 LIMIT, HALF = "limit", "half"  # <0.5 stands for 0.5 or for 0.25
 LIMITS = {"censored-below": (LIMIT, HALF), "censored-above": (LIMIT,)}
@@ -130,7 +133,8 @@ MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 class Schema:
     """A validated schema; see the module's docstring. group: the column that says whose record a row is, or empty.
     dialect: how CSV files are written. weight: the column of the rows' weights, None for none. sites: the units of
-    single sites, by the site and the column; scales: those of the site whose table is read."""
+    single sites, by the site and the column; scales: those of the site whose table is read. terms: what the features
+    have besides the columns."""
 
     columns: tuple[Column, ...]
     label: Label
@@ -142,6 +146,7 @@ class Schema:
     weight: Weight | None = None
     sites: Mapping[str, Mapping[str, Scale]] = field(default_factory=dict, hash=False)
     scales: Mapping[str, Scale] = field(default_factory=dict, hash=False)
+    terms: tuple[Term, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,8 +169,13 @@ class Schema:
 
     @cached_property
     def features(self) -> tuple[str, ...]:
-        """Names of all features, in order."""
-        return tuple(name for column in self.columns for name in column.features)
+        """Names of all features, in order: those of the columns, and those of the terms."""
+        parts = [column.features for column in self.columns]
+        return tuple(chain(*parts, *(term.features(self._by_name) for term in self.terms)))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Column]:
+        return {column.name: column for column in self.columns}
 
     @cached_property
     def private(self) -> tuple[str, ...]:
@@ -217,9 +227,9 @@ class Schema:
         """The largest norm of an encoded row, with a column of ones if `bias`.
 
         A column's features have a norm of at most 1: they are a number in [-1, 1], or at most one of them is 1 and the
-        others are 0.
+        others are 0. So have those of a term (`terms`).
         """
-        return math.sqrt(len(self.columns) + bias)
+        return math.sqrt(len(self.columns) + len(self.terms) + bias)
 
     @property
     def num_classes(self) -> int:
@@ -240,16 +250,25 @@ class Schema:
 
     def encode_marked(self, cells: Mapping[str, Cells]) -> tuple[Floats, Marks]:
         """The features as of `encode`, and the marks (rows, columns) of values that are clipped or missing."""
-        rows = len(cells[self.names[0]])
-        out, marks = np.empty((rows, len(self.features))), np.empty((rows, len(self.columns)), np.int8)
-        first = 0
-        for index, column in enumerate(self.columns):
-            last = first + len(column.features)
-            with _named(column.name):
-                measured = self.measured(column.name, cells[column.name])
-                marks[:, index] = column.encode(measured, self.absent, out[:, first:last])
-            first = last
-        return out, marks
+        rows, width = len(cells[self.names[0]]), sum(len(column.features) for column in self.columns)
+        out, marks = np.empty((rows, width)), np.empty((rows, len(self.columns)), np.int8)
+        for index, (name, block) in enumerate(self.blocks(out).items()):
+            with _named(name):
+                measured = self.measured(name, cells[name])
+                marks[:, index] = self.columns[index].encode(measured, self.absent, block)
+        return self.with_terms(out), marks
+
+    def blocks(self, features: Floats) -> dict[str, Floats]:
+        """The features of each column, views (rows, k), by its name, of all features or those of the columns."""
+        ends = np.cumsum([len(column.features) for column in self.columns])
+        return dict(zip(self.names, np.split(features, ends, axis=1), strict=False))
+
+    def with_terms(self, features: Floats) -> Floats:
+        """All features (rows, n), given those of the columns."""
+        if not self.terms:
+            return features
+        blocks = self.blocks(features)
+        return np.hstack([features, *(term.encode(self._by_name, blocks) for term in self.terms)])
 
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
         """The labels (rows,): class indices, numbers in [-1, 1], counts with their offsets (`losses.packed`), or signed
@@ -294,6 +313,7 @@ class Schema:
             "ignore": list(self.ignore),
             **({"group": self.group} if self.group else {}),
             **(_weight_keys(self.weight) if self.weight else {}),
+            **({"terms": [term.text for term in self.terms]} if self.terms else {}),
             "label": _label_table(self.label),
             "columns": {column.name: _column_table(column) for column in self.columns},
             **({"sites": _site_tables(self.sites)} if self.sites else {}),

@@ -32,6 +32,7 @@ from .columns import (
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
 from .schema import LIMIT, LIMITS, MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Scale, Schema
 from .tables import numeric_columns
+from .terms import parse_terms
 from .words import events, is_start
 
 _KINDS = ("classes", "range", "counts", "times")
@@ -41,7 +42,7 @@ _FURTHER = {
 }
 _MOST_COUNT = 2**16
 _KEYS = (
-    "version", "label", "columns", "sites", "ignore", "group", "weight", "weight-range", "missing-values",
+    "version", "label", "columns", "sites", "ignore", "group", "weight", "weight-range", "missing-values", "terms",
     *Dialect._fields,
 )  # fmt: skip
 
@@ -86,7 +87,8 @@ def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
     if not isinstance(group, str):
         raise DataError(f"group must be the name of a column; got {group!r}")
     schema = Schema(columns, label, ignored, missing, source, group, _dialect(document), _weight(document))
-    schema = replace(schema, sites=_sites(document.get("sites", {}), numeric_columns(schema)))
+    sites = _sites(document.get("sites", {}), numeric_columns(schema))
+    schema = replace(schema, sites=sites, terms=parse_terms(document.get("terms", []), columns))
     _check_distinct("columns, label, ignore, group and weight", [*schema.used, *ignored])
     _check_distinct("names of features", schema.features)
     _check_persons(schema)

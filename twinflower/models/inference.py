@@ -20,7 +20,7 @@ import numpy as np
 
 from .. import special
 from ..arrays import Array, Mask
-from .coefficients import BASELINE, PER_UNIT, Coefficient
+from .coefficients import BASELINE, MISSING, PER_UNIT, Coefficient
 from .facts import CONVERGED, UNKNOWN, Facts
 from .information import Information
 from .intervals import LEVEL
@@ -165,8 +165,8 @@ def infer(
 
 
 def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array:
-    """Half the range of the column of each coefficient (terms,), 1 for all but numbers."""
-    return np.array([spans.get(row.column, 1.0) if row.term == PER_UNIT else 1.0 for row in coefficients])
+    """Half the range of the column of each coefficient (terms,), 1 for all but numbers and their products."""
+    return np.array([1.0 if row.term == MISSING else spans.get(row.column, 1.0) for row in coefficients])
 
 
 def _facts(distances: Array, information: Information, gone: Mask) -> Facts:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..data.columns import INDICATOR, REFUSE, Category, Column
+from ..data.columns import INDICATOR, REFUSE, Category, Column, Number
 from ..data.features import EACH, ROW_SCALINGS, common_factor, completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
@@ -49,6 +49,11 @@ class Inputs:
         return self.columns or tuple(f"x{i}" for i in range(self.num_features))
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the input columns, and the schema's terms."""
+        return (*self.names, *(term.text for term in self.schema.terms)) if self.schema else self.names
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the features, without the column of ones."""
         return self.schema.features if self.schema else self.names
@@ -68,28 +73,28 @@ class Inputs:
     def reference(self, rows: int) -> Array:
         """Public rows (rows, num_features) in the form that `encoded` has, drawn with a fixed seed and not from data:
         numbers uniform in [-1, 1], and categories uniform among those of their column."""
+        plain = self._drawn(rows)
+        return self.schema.with_terms(plain) if self.schema else plain
+
+    def _drawn(self, rows: int) -> Array:
+        """`reference` without terms."""
         draw = stream(0, "reference")
         if self.schema is None:
             return draw.uniform(-1.0, 1.0, (rows, self.num_features))
         return np.hstack([_column(column, rows, draw) for column in self.schema.columns])
 
-    def spanning(self) -> Array:
+    def spanning(self, spread: float = 1.0) -> Array:
         """Public rows with the features that a model has, of which all possible rows are linear combinations: those of
-        `reference`, some of them again with each column missing that may be."""
-        plain = self.reference(max(_SPANNING, 2 * self.num_features))
-        return self.completed(np.vstack([plain, *map(np.vstack, map(self._missing, plain[:_INCOMPLETE]))]))
-
-    def _missing(self, row: Array) -> list[Array]:
-        """This row, and again with each column missing that may be."""
-        columns, variants = self.schema.columns if self.schema else (), [row]
-        ends = np.cumsum([len(column.features) for column in columns])
-        for column, end in zip(columns, ends, strict=True):
-            if column.missing != REFUSE:
-                other = row.copy()
-                other[end - len(column.features) : end] = 0.0
-                other[end - 1] = float(column.missing == INDICATOR)
-                variants.append(other)
-        return variants
+        `reference`, some of them again with each column missing that may be; with numbers multiplied by spread."""
+        plain, schema = self._drawn(max(_SPANNING, 2 * self.num_features)), self.schema
+        if schema is None:
+            return self.completed(plain * spread)
+        for column in schema.columns:
+            if isinstance(column, Number):
+                schema.blocks(plain)[column.name][:, 0] *= spread
+        return self.completed(
+            schema.with_terms(np.vstack([plain, *_incomplete(schema, plain[:_INCOMPLETE])]))
+        )
 
     @property
     def _longest(self) -> float:
@@ -198,6 +203,18 @@ def _column(column: Column, rows: int, draw: np.random.Generator) -> Array:
 def _named(rows: Any) -> bool:
     """Whether these rows are a data frame or a mapping."""
     return hasattr(rows, "columns") or isinstance(rows, Mapping)
+
+
+def _incomplete(schema: Schema, rows: Array) -> list[Array]:
+    """These rows (rows, features of the columns) with each column missing that may be."""
+    variants = []
+    for column in schema.columns:
+        if column.missing != REFUSE:
+            variants.append(rows.copy())
+            block = schema.blocks(variants[-1])[column.name]
+            block[:] = 0.0
+            block[:, -1] = float(column.missing == INDICATOR)
+    return variants
 
 
 def _plain(column: Any) -> Any:

@@ -218,12 +218,12 @@ def inferred(
 
 
 def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTest:
-    """The likelihood-ratio test of the columns that a model has and a nested one, of this name, has not.
+    """The likelihood-ratio test of the columns and terms that a model has and a nested one, of this name, has not.
 
     SettingError for models that are not nested or not at the maximum, or that were trained on other rows, as far as
     their numbers, the events and the seed show it.
     """
-    others = set(nested.inputs.names) - set(model.inputs.names)
+    others = set(nested.inputs.parts) - set(model.inputs.parts)
     if others or model.objective != nested.objective:
         more = ", ".join(sorted(others)) or f"objective {nested.objective}"
         raise SettingError(f"{name} is not nested in the model, which does not have {more}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from .coefficients import BASELINE, INTERCEPT, PER_UNIT, Coefficient
+from .coefficients import BASELINE, INTERCEPT, Coefficient
 from .joint import JointTest
 
 TESTS = ("all terms of", "distribution", "statistic", "p")
@@ -69,6 +69,6 @@ def _p_value(value: float) -> str:
 
 
 def _term(row: Coefficient) -> str:
-    if row.column in (INTERCEPT, BASELINE) or row.term == PER_UNIT:
+    if row.column in (INTERCEPT, BASELINE) or not row.reference:
         return row.term
     return f"{row.term} (reference)" if row.term == row.reference else f"{row.term} (against {row.reference})"

@@ -13,7 +13,6 @@ from typing import Annotated, Any, cast
 import numpy as np
 
 from ..arrays import Array, Index
-from ..data.columns import Number
 from ..errors import ReplyError, SettingError, require
 from ..known_objectives import SURVIVAL, ObjectiveSettings
 from ..models.information import MOST_PARAMETERS, Information, packed_size
@@ -289,9 +288,8 @@ class StandardErrors(ModelQuery):
         """`Reference.clearness` at the starting point, without noise, for rows like the reference rows, whose numbers
         have this standard deviation, as a share of the width of their range, around its middle."""
         run = self.run
-        features = run.inputs.spanning()
-        features[:, _numbers(run)] *= spread / _EVEN
-        known, sizes = Reference.of(self._model, features), run.partition.sizes
+        known = Reference.of(self._model, run.inputs.spanning(spread / _EVEN))
+        sizes = run.partition.sizes
         matrix = known.information(run.start) * sizes.sum() / len(known.rows.labels)
         noise = float(np.hypot.reduce([self.sigma(client) for client in range(len(sizes))]))
         assert self.question.units
@@ -328,15 +326,6 @@ _EVEN = 12**-0.5
 _TYPICAL = 0.1
 """That of many clinical columns, such as an age with a deviation of 9 years in [20, 90]."""
 _HALVINGS = 6
-
-
-def _numbers(run: Run) -> list[int]:
-    """The places of the features that are numbers."""
-    inputs = run.inputs
-    if inputs.schema is None:
-        return list(range(inputs.num_features))
-    names = {own.name for own in inputs.schema.columns if isinstance(own, Number)}
-    return [place for place, name in enumerate(inputs.feature_names) if name in names]
 
 
 # --- settings

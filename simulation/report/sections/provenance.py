@@ -51,6 +51,8 @@ def _columns(run: StoredRun, data: Any) -> list[Section]:
     texts.append(f"Predicted: {label.column}, {_kind(label)}{f'; {outcome}' if outcome else ''}")
     if schema.weight:
         texts.append(f"Weights of the rows: {schema.weight.column}, {_span(schema.weight.range)}")
+    if schema.terms:
+        texts.append(f"Terms: {', '.join(term.text for term in schema.terms)}")
     rows = [(own.name, _content(own), own.missing) for own in schema.columns]
     return [Section("Columns", points=texts, tables=[Table(("column", "values", "missing values"), rows)])]
 
