@@ -21,8 +21,10 @@ from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.queries.exact_sums import smallest_cell
 from twinflower.simulation import cli
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.rows import at_site
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.settings import parse
 from twinflower.survival_labels import signed
 
@@ -210,3 +212,25 @@ def test_a_policy_counts_persons_in_place_of_rows():
     features, labels = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]]), np.array([0, 0, 1, 1])
     assert smallest_cell(Batch(features[:, 1:], labels), 2) == 2
     assert smallest_cell(Batch(features[:, 1:], labels, groups=np.array([5, 5, 2, 3])), 2) == 1
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.25])
+def test_a_deployed_site_knows_the_groups_of_its_training_rows(held_out, tmp_path):
+    keys = keys_of("logistic", tmp_path) | {"evaluation.held-out": held_out, "privacy.group-size": 20}
+    config, (site, *_) = at_sites(prepare(parse(keys)))
+    data = {"data.file": site["data-file"], "data.schema": site["schema"]}
+    rows = at_site(prepare(parse(dict(config.items()) | data)), 0).shards.rows(0)
+    table = pandas.read_csv(tmp_path / "site-0.csv")
+    known = dict(zip(map(tuple, scaled(table)), table.patient, strict=True))
+    patients = [known[tuple(row)] for row in (rows.features[:, :2] / rows.features[:, 2:]).round(6)]
+    assert (
+        len(set(zip(patients, rows.groups.tolist(), strict=True)))
+        == len(set(patients))
+        == len(set(rows.groups))
+    )
+    assert (len(patients) < len(table)) == (held_out > 0)
+
+
+def scaled(table):
+    """Age and dose in [-1, 1]."""
+    return np.column_stack([(table.age - 50) / 30, (table.dose - 5) / 5]).round(6)

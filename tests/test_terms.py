@@ -18,9 +18,12 @@ from twinflower.errors import DataError, SettingError
 from twinflower.models.coefficients import table
 from twinflower.models.inputs import Inputs
 from twinflower.simulation import cli
+from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.results.writing import write_run
+from twinflower.simulation.runs.rows import at_site
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.settings import parse
 
 SCHEMA = """
@@ -341,3 +344,21 @@ def test_private_newton_has_terms_and_its_reference_rows_have_their_directions(t
     design = setup.dataset.features
     rank = np.linalg.matrix_rank(design)
     assert np.linalg.matrix_rank(setup.inputs.spanning()) == rank
+
+
+def test_a_deployed_site_with_terms_takes_part_and_has_the_features_of_a_simulation(tmp_path):
+    keys = keys_of('"age:sex", "bs(age, 3)"', tmp_path) | {"rounds": 2, "privacy.mode": "gradient"}
+    simulated = prepare(parse(keys | {"privacy.epsilon": 4.0, "data.row-norm": 1.0}))
+    config, (site, *_) = at_sites(simulated)
+    words = {
+        "partition-id": 0,
+        "num-partitions": 3,
+        "lifetime-epsilon": 10.0,
+        "state-dir": str(tmp_path / "state"),
+    }
+    text = " ".join(f"{key}={value!r}".replace("'", '"') for key, value in (words | site).items())
+    right, wrong = check_node(text, dict(config.items()))
+    assert not wrong and right[-1] == "run: the site takes part, and plans epsilon 4"
+    data = {key: site[name] for key, name in (("data.file", "data-file"), ("data.schema", "schema"))}
+    own = at_site(prepare(parse(dict(config.items()) | data)), 0)
+    assert_array_equal(own.shards.rows(0).features, simulated.shards.rows(0).features)
