@@ -282,7 +282,7 @@ class NewtonPath(Algorithm):
         """The state after a step towards the point of the largest weight; once there, the weights and the start of all
         problems at the point whose sums over all rows (count, sums) these are."""
         z, total = server.x[0], Information.expanded(numbers[0, :-1], server.x.shape[-1])
-        one, free = newton.Server._make(part[0] for part in server[:-2]), self._free(len(z))
+        one, free = _one(server, 0), self._free(len(z))
         x, status = z.astype(np.float64), CONVERGED
         if free.entries:
             one = self._newton(free).server_update(one, Upload(numbers[:1, :-1]), clients[:1], 0)
@@ -298,7 +298,7 @@ class NewtonPath(Algorithm):
 
     def _part(self, server: Server, i: int, numbers: Array, clients: Index) -> newton.Server:
         """The state of one problem after its step; unchanged once it is solved."""
-        part = newton.Server._make(own[i] for own in server[:-2])
+        part = _one(server, i)
         if part.status != GOING_ON:
             return part
         h = at_weight(self.regulariser, float(server.weights[i // (self.folds + 1)]))
@@ -345,7 +345,13 @@ class NewtonPath(Algorithm):
 
     def stops(self, server: Server) -> Stop | None:
         """Why the run ends now, if it does: when all problems are solved, or have no solution."""
-        return self._newton(self.regulariser).stops(server)
+        worst = int(np.argmax(server.status))
+        return self._newton(self.regulariser).stops(_one(server, worst)) if server.status.all() else None
+
+
+def _one(server: Server, i: int) -> newton.Server:
+    """The state of one problem."""
+    return newton.Server._make(part[i] for part in server[:-2])
 
 
 def at_weight(h: Regulariser, weight: float) -> Regulariser:
