@@ -432,7 +432,7 @@ def test_they_share_it_also_where_bands_were_cut_in_one_panel_only(tmp_path):
     text = text.replace("seeds = [0, 1, 2]", 'seeds = [0, 1, 2]\ny = ["distance"]')
     figure = drawn(tmp_path, text, lambda nth, seed: np.full(3, SKEWED[seed] if nth == 19 else 1.0))
     (legend,) = legends(figure)
-    assert legend.get_title().get_text().endswith("raised to the lowest seed")
+    assert legend.get_title().get_text().endswith("where they would reach zero")
     assert len(legend.get_texts()) == 5
 
 
@@ -453,7 +453,7 @@ def test_bands_and_bars_of_positive_quantities_stay_above_zero(tmp_path, column)
         title = " ".join(legends(figure)[0].get_title().get_text().split())
         assert (
             title
-            == "mean and standard deviation over 3 seeds, lower ends not above zero raised to the lowest seed"
+            == "mean and standard deviation over 3 seeds, bands end at the lowest seed where they would reach zero"
         )
 
 
