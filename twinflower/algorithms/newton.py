@@ -309,14 +309,19 @@ class Newton(Algorithm):
         return {"decrement": np.full(server.x.shape[:-1], np.nan) if self.private else server.decrement}
 
     def stops(self, server: Any) -> Stop | None:
-        """Why the run ends now, if it does. Private runs do not."""
-        if self.private or server.status == GOING_ON:
+        """Why the run ends now, if it does; of several problems (`newton_path`), if all do. Private runs do not."""
+        if self.private:
             return None
-        if server.status == CONVERGED:
+        status = np.atleast_1d(server.status)
+        if not status.all():
+            return None
+        if (status == CONVERGED).all():
             return Stop("converged")
-        if server.status == FLAT:
-            return Stop(_NO_CURVATURE, tuple(_flat(self.information(server)).tolist()), warns=True)  # type: ignore[arg-type]
-        sizes = np.abs(server.step)
+        if (status == FLAT).any():
+            sums = np.atleast_2d(server.sums)[status == FLAT][0].astype(np.float64)
+            flat = _flat(Information.expanded(sums, server.x.shape[-1]))
+            return Stop(_NO_CURVATURE, tuple(flat.tolist()), warns=True)
+        sizes = np.abs(np.atleast_2d(server.step)).max(0)
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
     def information(self, server: Any) -> Information | Released | None:
