@@ -1,5 +1,6 @@
 """Standard errors that are robust to clusters of rows: a whole run against statsmodels and lifelines on pooled rows."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -196,8 +197,15 @@ def test_few_clusters_are_named_and_one_has_no_errors(tmp_path):
         )
     (result,) = cohort.train([prepare(parse(keys))])
     write_run(result, tmp_path / "run")
-    found = twinflower.load(tmp_path / "run").coefficients(robust=True)
+    model = twinflower.load(tmp_path / "run")
+    found = model.coefficients(robust=True)
     assert "(12 clusters); with fewer than 40 clusters such errors are too small" in found.remarks[0]
+    alone = replace(model, information=model.information._replace(clusters=1.0)).coefficients(robust=True)
+    assert (
+        alone.remarks[0]
+        == "there are no errors that are robust to clusters of patient, of which there is only one"
+    )
+    assert np.isnan([row.std_error for row in alone]).all()
 
 
 def test_a_likelihood_ratio_assumes_independent_rows(tmp_path):

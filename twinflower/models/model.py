@@ -266,8 +266,10 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
 
 def _clustered(model: TrainedModel, clusters: int) -> list[str]:
     """Sentences about errors that are robust to this number of groups; none without groups."""
-    group = model.inputs.schema.group if model.inputs.schema else ""
-    remark = f"errors robust to clusters of {group or 'groups'} ({clusters:,} clusters)"
+    group = (model.inputs.schema.group if model.inputs.schema else "") or "groups"
+    if clusters == 1:
+        return [f"there are no errors that are robust to clusters of {group}, of which there is only one"]
+    remark = f"errors robust to clusters of {group} ({clusters:,} clusters)"
     few = f"; with fewer than {FEW_CLUSTERS} clusters such errors are too small on average"
     return [remark + few * (clusters < FEW_CLUSTERS)] * bool(clusters)
 
