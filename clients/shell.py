@@ -86,7 +86,7 @@ class AlgorithmClient(NumPyClient):
         answers: Iterable[SiteAnswer] | None = None,
         exact_rounds: ExactRounds | None = None,
     ) -> None:
-        if type(algorithm) is not self.algorithm_class:
+        if not isinstance(algorithm, self.algorithm_class):
             raise SettingError(
                 f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got "
                 f"{type(algorithm).__name__}"

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError
+from twinflower.sums.grid import plus
 from twinflower.sums.masks import Identity, Session, inbox_digest
 from twinflower.sums.summed import Summed
 from twinflower.work import Report
@@ -96,8 +97,9 @@ class SumClient(AlgorithmClient):
         """The reply plus this site's mask, which depends on the parameters that the site received."""
         if self._joined is None:
             return reply
-        (cells,) = reply
-        return [cells + self._joined[2].mask(cells.size, request.round, inbox_digest(parameters))]
+        (cells,), words = reply, self.algorithm.words  # type: ignore[attr-defined]
+        mask = self._joined[2].mask(cells.size, request.round, inbox_digest(parameters), words)
+        return [plus(cells, mask, words)]
 
     def _measured(self, report: Report, parameters: Arrays) -> Metrics:
         """Add a digest of the parameters, to detect a request for the same round with other parameters."""

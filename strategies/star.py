@@ -118,11 +118,12 @@ class StarStrategy(Strategy):
         evaluation: SiteEvaluation | None = None,
         agreement: Agreement | None = None,
     ) -> None:
-        if type(algorithm) is not self.algorithm_class:
+        if not isinstance(algorithm, self.algorithm_class):
             raise SettingError(
                 f"{type(self).__name__} needs a {self.algorithm_class.__name__} algorithm; got "
                 f"{type(algorithm).__name__}"
             )
+        algorithm.check_server()
         self.algorithm = algorithm
         self.sampling = Sampling(num_clients, clients_per_round, seed, first_round)
         self.node_timeout = node_timeout

@@ -400,6 +400,25 @@ def test_a_server_that_does_not_know_the_noise_takes_no_step():
         next(run(unknown, setup.shards, setup.objective, setup.schedule, 1))
 
 
+@pytest.mark.parametrize("variant", ["newton-private", "newton-sum"])
+def test_a_server_that_does_not_know_the_noise_asks_no_client(variant):
+    """A client charges its ledger before it answers, so the refusal comes before the first request."""
+    setup, asked = small(variant), []
+    unknown = replace(setup.method, noise=None)
+    summed = variant == "newton-sum"
+    unknown = replace(setup.algorithm, algorithm=unknown) if summed else unknown
+
+    class Noting(inprocess.InProcessGrid):
+        def answer(self, message):
+            asked.append(message)
+            return super().answer(message)
+
+    setup = replace(setup, algorithm=unknown)
+    with pytest.raises(SettingError, match="needs to know its noise: see Newton.with_noise"):
+        inprocess.run_strategy(setup, Noting(setup), "inprocess")
+    assert not asked
+
+
 def test_too_much_noise_ends_in_finite_numbers():
     setup = small("newton-private", epsilon=1e-6, rounds=10)
     assert np.isfinite(train([setup])[0].x).all()

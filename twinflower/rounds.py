@@ -181,6 +181,7 @@ def rounds(
     (`Algorithm.stops`). Raises RunError if the run diverges, and SettingError if the objective does not take the
     weights of the rows.
     """
+    algorithm.check_server()
     check_weights(problem.objective, problem.shards.row_weights)
     at = begin or start(algorithm, problem, seed)
     sampling = sampling or everyone(problem.num_clients)

@@ -81,7 +81,7 @@ def _site_client(context: Context) -> AlgorithmClient:
     site = read_site(context.node_config)
     setup = site_setup(site, context.run_config)
     guard = site_guard(setup, site, str(context.run_id))
-    identity = identity_of(site) if setup.sums else None
+    identity = identity_of(site) if setup.pooled else None
     shared = guard is None  # a guard looks at all rows
     counted = exact_rounds_of(setup, site)
     return client_of(
@@ -148,6 +148,8 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
     """Raise SettingError for a plan that violates the site's policy or that no ledger can account for."""
     plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)
+    if setup.pooled:
+        site.check_sums(setup.sums.honest if setup.sums else 0)
     if plan is None:
         if setup.method.sends_sums:
             remedy = "choose another algorithm, such as fedavg"
@@ -155,8 +157,6 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
         for query in setup.queries:
             query.check_policy(site, site.partition_id)
         return
-    if setup.sums:
-        site.check_sums(setup.sums.honest)
     site.check_unit(plan.unit)
     lifetime = site.lifetime_epsilon
     if lifetime is None:

@@ -81,7 +81,7 @@ def client_of(
     store = store_of(setup, number, setup.config.output.state_dir if state_dir is None else state_dir)
     guard = guard or guard_of(setup, number, ledger_of(setup, number, context), str(context.run_id))
     kind: Callable[..., AlgorithmClient] = CLIENTS[setup.config.algorithm]
-    if setup.sums:
+    if setup.pooled:
         kind = partial(SumClient, masks=_masks(setup, number, context, identity, store))
     counts = setup.first.counts_of(number, site) if setup.first else None
     answers = [answer for query in setup.model_queries if (answer := query.answer(number, guard, site))]

@@ -97,7 +97,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
     """A run's privacy as (name, value) rows: participation, rows and local steps, the cost, and the guarantee."""
     plan = setup.plan
     if plan is None:
-        return [("guarantee", _NO_NOISE)]
+        return [("guarantee", _SUMS_ONLY if setup.config.privacy.exact_sums else _NO_NOISE)]
     sizes = setup.partition.sizes
     workloads = [setup.schedule.workload(int(m)) for m in (sizes.min(), sizes.max())]
     rows = [
@@ -148,6 +148,10 @@ def _bounded(config: Config) -> str:
 
 
 _NO_NOISE = "none: no noise is added, messages are exact functions of the data"
+_SUMS_ONLY = (
+    "none: no noise is added, and sums over all clients are exact functions of the data; masks hide the messages of "
+    "single clients"
+)
 
 
 def _cost(plan: Plan) -> list[tuple[str, str]]:

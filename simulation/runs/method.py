@@ -21,6 +21,7 @@ from twinflower.problems.topologies import Neighbours
 from twinflower.randomness import normals, stream
 from twinflower.settings import point_of
 from twinflower.sums.plan import SumPlan
+from twinflower.sums.pooled import Pooled
 from twinflower.sums.summed import Summed
 
 from ..settings import Config
@@ -100,10 +101,16 @@ def _as_tuple(sizes: Index) -> Any:
     return tuple(map(_as_tuple, sizes)) if sizes.ndim else int(sizes)
 
 
-def through_sums(algorithm: Algorithm, plan: Plan | None, schedule: LocalSchedule, sizes: Index) -> Algorithm:
-    """The algorithm as it runs: wrapped in `Summed` if the plan lets the server see only sums."""
-    if not isinstance(plan, SumPlan):
+def through_sums(
+    algorithm: Algorithm, trust: str, plan: Plan | None, schedule: LocalSchedule, sizes: Index
+) -> Algorithm:
+    """The algorithm as it runs: wrapped in `Summed` if the server sees only sums (privacy.trust = "sum"), without noise
+    in `Pooled`."""
+    if trust != "sum":
         return algorithm
+    if plan is None:
+        return Pooled(algorithm, rows=int(sizes.sum()))
+    assert isinstance(plan, SumPlan)
     return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
 
 

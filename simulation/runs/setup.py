@@ -165,8 +165,13 @@ class PreparedRun:
         return server.own if isinstance(self.algorithm, Summed) else server
 
     @property
+    def pooled(self) -> bool:
+        """Whether the server sees only sums over the clients."""
+        return isinstance(self.algorithm, Summed)
+
+    @property
     def sums(self) -> Sums | None:
-        """The plan of a run in which the server sees only sums; None for other runs."""
+        """The plan of the noise in these sums; None without noise."""
         return self.plan.sums if isinstance(self.plan, SumPlan) else None
 
     @property
@@ -266,10 +271,21 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Prepar
     setup = PreparedRun(config, data, division, objective, method, schedule, start, held=held)
     plan = make_plan(config, method, objective, schedule, division.sizes, setup.queries)
     method = with_noise(method, objective, plan, schedule, division.sizes)
-    setup = replace(setup, plan=plan, algorithm=through_sums(method, plan, schedule, division.sizes))
+    method = through_sums(method, config.privacy.trust, plan, schedule, division.sizes)
+    setup = replace(setup, plan=plan, algorithm=method)
     for query in setup.queries:
         query.check()
+        _check_pooled(setup, query)
     return setup
+
+
+def _check_pooled(setup: PreparedRun, query: SiteQuery) -> None:
+    """Raise SettingError if single sites would send exact answers to a server that is to see only sums over them."""
+    if setup.config.privacy.exact_sums and query.asks_sites:
+        raise SettingError(
+            f"privacy.trust = sum without noise leaves no place for {query.follows}, for which every site sends exact "
+            f"numbers of its own: {query.otherwise}"
+        )
 
 
 def _check_labels(config: Config, data: Dataset) -> None:

@@ -201,7 +201,7 @@ def rehearse(config: Config, folder: Path, secure: bool = False, say: Say = sile
     config, files = at_sites(setup) if isinstance(config.data, TableData) else (config, [])
     own = node_config(prepare(config))
     with deployment(secure, _empty(folder.absolute() / names.LOGS), say) as running:
-        identities = exchange_keys(running.home, setup) if setup.sums else {}
+        identities = exchange_keys(running.home, setup) if setup.pooled else {}
         for number in range(config.clients.count):
             state = {"state-dir": str(running.home / f"node-{number}" / "state")}
             of_site = (files[number] if files else {}) | identities.get(number, {})
@@ -239,7 +239,7 @@ def at_sites(setup: PreparedRun) -> tuple[Config, list[dict[str, Value]]]:
         "deploy needs one table for each node",
     )
     require(
-        bool(data.test_file or config.evaluation.held_out),
+        bool(data.test_file or config.evaluation.held_out or config.privacy.exact_sums),
         "deploy needs rows to evaluate on: data.test-file, a table that no site trains on, for the server, or "
         "evaluation.held-out, the part of every table that its node evaluates on",
     )

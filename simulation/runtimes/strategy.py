@@ -31,7 +31,7 @@ def strategy_of(
     """
     clients, server = setup.config.clients, setup.config.server
     kind: Callable[..., StarStrategy] = STRATEGIES[setup.config.algorithm]
-    if setup.sums:
+    if setup.pooled:
         kind = partial(SumStrategy, masks=deployed or setup.config.privacy.masks)
     return kind(
         setup.algorithm, clients.count, clients.per_round, setup.config.seed, server.node_timeout,

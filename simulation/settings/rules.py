@@ -113,7 +113,7 @@ def _check_own(config: Config, data: OwnData) -> None:
             f"data.row-scaling = {data.row_scaling} divides rows by the largest norm that a schema allows: set "
             f"data.schema, or leave it at {EACH}"
         )
-    if not data.file and not config.evaluation.held_out:
+    if not (data.file or config.evaluation.held_out or config.privacy.exact_sums):
         raise SettingError(
             f"data {OWN} needs rows to evaluate on: data.file, for the server (a node has its own in its node "
             "config), or evaluation.held-out, the part of every site's rows that it evaluates on"

@@ -9,7 +9,7 @@ algorithm, rounds, seed, start-scale, start-point, precision    top-level settin
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from twinflower.errors import SettingError
+from twinflower.errors import SettingError, require
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.queries import QuerySettings, QueryShares
@@ -105,6 +105,11 @@ class _Plain:
         """What the guarantee of a private run protects."""
         return ONE_RECORD
 
+    @property
+    def exact_sums(self) -> bool:
+        """Whether the server sees only sums over all clients, and these without noise."""
+        return False
+
     def check(self, clients: Clients, max_norm: float) -> None:
         """Raise SettingError for settings that do not suit each other or these; here there are none."""
 
@@ -120,12 +125,54 @@ _GroupSize = Annotated[
 ]
 
 
+_Trust = Annotated[
+    str,
+    Setting(
+        "whom a client need not hide from: nobody (local), or nobody who sees more than sums (sum)",
+        one_of(TRUSTS),
+    ),
+]
+_Masks = Annotated[
+    bool, Setting("with trust sum, masks in a simulation, too; deployed sites always have them")
+]
+
+
+def _check_sums(clients: Clients, max_norm: float) -> None:
+    """Raise SettingError for settings that no run with privacy.trust = "sum" allows."""
+    if clients.sampled != clients.count:
+        raise SettingError(
+            "privacy.trust = sum needs all clients in every round, because the mean over some of them is no "
+            f"function of earlier sums: set clients.per-round to 0; got {clients.per_round} of {clients.count}"
+        )
+    if max_norm:
+        raise SettingError(
+            "privacy.trust = sum cannot limit the norm of a single message, which nobody sees: set server.max-norm "
+            f"to 0; got {max_norm:g}"
+        )
+
+
 @dataclass(frozen=True)
 class NoPrivacy(_Plain):
-    """No privacy: messages are exact functions of the data."""
+    """No privacy: messages are exact functions of the data; with trust sum, the server sees their sums only."""
 
     mode: str = "none"
+    trust: _Trust = "local"
+    masks: _Masks = False
     group_size: _GroupSize = 0
+
+    @property
+    def exact_sums(self) -> bool:
+        """See `_Plain`."""
+        return self.trust == "sum"
+
+    def check(self, clients: Clients, max_norm: float) -> None:
+        """Raise SettingError for settings that do not suit privacy.trust."""
+        require(
+            self.trust == "sum" or not self.masks,
+            "privacy.masks belongs to privacy.trust = sum: set it, or leave privacy.masks out",
+        )
+        if self.trust == "sum":
+            _check_sums(clients, max_norm)
 
 
 @dataclass(frozen=True)
@@ -153,13 +200,7 @@ class Gradient(Private):
             one_of(("exact", "zcdp")),
         ),
     ] = "exact"
-    trust: Annotated[
-        str,
-        Setting(
-            "whom a client need not hide from: nobody (local), or nobody who sees more than sums (sum)",
-            one_of(TRUSTS),
-        ),
-    ] = "local"
+    trust: _Trust = "local"
     honest_sites: Annotated[
         int,
         Setting(
@@ -168,9 +209,7 @@ class Gradient(Private):
             "clients",
         ),
     ] = 0
-    masks: Annotated[
-        bool, Setting("with trust sum, masks in a simulation, too; deployed sites always have them")
-    ] = False
+    masks: _Masks = False
     protects: Annotated[
         str,
         Setting(
@@ -207,16 +246,8 @@ class Gradient(Private):
             raise SettingError(
                 "privacy.honest-sites and privacy.masks belong to privacy.trust = sum: set it, or leave them out"
             )
-        if sums and clients.sampled != clients.count:
-            raise SettingError(
-                "privacy.trust = sum needs all clients in every round, because the mean over some of them is no "
-                f"function of earlier sums: set clients.per-round to 0; got {clients.per_round} of {clients.count}"
-            )
-        if sums and max_norm:
-            raise SettingError(
-                "privacy.trust = sum cannot limit the norm of a single message, which nobody sees: set server.max-norm "
-                f"to 0; got {max_norm:g}"
-            )
+        if sums:
+            _check_sums(clients, max_norm)
         if not self.epsilon > 0 and self.tune_share:
             raise SettingError(
                 "privacy.tune-share is a share of the budget privacy.epsilon, which it needs; got "

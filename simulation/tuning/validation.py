@@ -84,5 +84,5 @@ def _on(setup: PreparedRun, kept: Sequence[Index], held: Batch) -> PreparedRun:
     if isinstance(plan, SumPlan):
         plan = plan.resized(method, setup.schedule, sizes)
     plan = replace(plan, releases=plan.releases.without(EVALUATION)) if plan else None
-    algorithm = through_sums(method, plan, setup.schedule, sizes)
+    algorithm = through_sums(method, setup.config.privacy.trust, plan, setup.schedule, sizes)
     return replace(setup, dataset=data, partition=partition, algorithm=algorithm, plan=plan, held=None)

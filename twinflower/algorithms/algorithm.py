@@ -206,6 +206,9 @@ class Algorithm(ABC):
         """Raise SettingError for settings that violate the requirements of `works_on_sums`. steps: the largest number
         of local steps in a round."""
 
+    def check_server(self) -> None:  # noqa: B027
+        """Raise SettingError if a server cannot run the method yet; it is asked before any client is."""
+
     # ------------------------------------------------------------------------------- rounds
 
     def steps_of(self, round_: int) -> int:

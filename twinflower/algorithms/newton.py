@@ -49,7 +49,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import ReplyError, SettingError
+from ..errors import ReplyError, SettingError, require
 from ..models.information import MOST_PARAMETERS, Information, compact_size
 from ..models.released import Released, released_size
 from ..privacy.release import Release, Rounding
@@ -193,6 +193,13 @@ class Newton(Algorithm):
             )
         if self.private:
             self.private.check(objective, self.robust)
+
+    def check_server(self) -> None:
+        """SettingError for a private server that was not given the noise."""
+        require(
+            not self.private or self.noise is not None,
+            "newton with privacy needs to know its noise: see Newton.with_noise",
+        )
 
     def release_size(self, d: int) -> int:
         """See `Algorithm.release_size`."""

@@ -175,7 +175,6 @@ class PrivateSteps:
 
     def server_update(self, server: Server, released: Array, clients: Index, round_: int) -> Server:
         """Take a step, given the releases (K, `released_size`) of clients (K,)."""
-        require(self.noise is not None, "newton with privacy needs to know its noise: see Newton.with_noise")
         assert self.noise
         shares = np.full(len(clients), 1 / len(clients))
         if self.info.sizes:

@@ -12,7 +12,7 @@ from ..errors import SettingError
 from ..models.survival import TimeGrid
 from ..problems.discrete_cox import DiscreteCox
 from ..problems.interfaces import Batch
-from ..settings import Setting, at_least, snake
+from ..settings import Setting, at_least, one_of, snake
 
 _ROWS_PER_PARAMETER = 3  # as DataSHIELD's nfilter.glm = 0.33
 
@@ -47,6 +47,15 @@ class SumsPolicy:
             needs="newton-rows",
         ),
     ] = None
+    newton_trust: Annotated[
+        str,
+        Setting(
+            "with sum, takes part in runs of newton only if they have privacy.trust = sum, so that the server sees no "
+            "more than sums over all sites",
+            one_of(("local", "sum")),
+            needs="newton-rows",
+        ),
+    ] = "local"
     newton_rounds: Annotated[
         int,
         Setting(
@@ -68,6 +77,10 @@ def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) ->
         raise SettingError(
             f"{what} about {run.method.num_folds} folds of its rows: its node config has newton-folds = "
             f"{site.newton_folds or 'none'} {remedy}"
+        )
+    if key == "newton-rows" and site.newton_trust == "sum" and not run.pooled:
+        raise SettingError(
+            f"{what} of its own: its node config has newton-trust = sum, so set privacy.trust to sum"
         )
     each = site.newton_rows_per_parameter if key == "newton-rows" else _ROWS_PER_PARAMETER
     training = _counted(run.shards.rows(client))

@@ -51,6 +51,7 @@ class HeldOut(ModelQuery):
     kind = HeldOutQuestion
     name = kind.name
     reported = HeldOutAnswers
+    follows, otherwise = "scores on held-out rows", "set evaluation.held-out to 0"
 
     @classmethod
     def of(cls, run: Run) -> "HeldOut | None":

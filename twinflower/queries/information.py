@@ -231,15 +231,21 @@ class StandardErrors(ModelQuery):
         """See `ModelQuery`."""
         return seeded(self.run.config.seed, client, self.question.charged_as(round_))
 
+    @property
+    def asks_sites(self) -> bool:
+        """See `SiteQuery`; not with a method whose rounds hold these sums: each answer more would add to the rows."""
+        return not self.run.method.sends_sums
+
     def answer(self, client: int, guard: Guard | None, site: Any = None) -> SiteAnswer | None:
-        """See `ModelQuery`; None for a method whose rounds hold these sums: each answer more would add to the rows."""
-        if self.run.method.sends_sums:
+        """See `ModelQuery`."""
+        if not self.asks_sites:
             return None
         return SiteAnswer(self.question, guard, self.release(client) if guard else None)
 
     def of_rounds(self, server: Any) -> Sums | None:
         """See `ModelQuery`; some methods send these sums in every round."""
         method = self.run.method
+        server = self.run.own(server)
         found: Sums | None = method.information(server) if method.sends_sums else None
         if isinstance(found, Released):
             return found.of_rows(int(self.run.partition.sizes.sum()), server.base.astype(np.float64))

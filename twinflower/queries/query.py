@@ -60,6 +60,9 @@ class Run(Protocol):
     def method(self) -> Any:
         """The algorithm without a wrapper."""
 
+    def own(self, server: Any) -> Any:
+        """The server state of that, given the state of `algorithm`."""
+
     @property
     def shards(self) -> Shards:
         """All clients' rows."""
@@ -159,6 +162,9 @@ class SiteQuery(ABC):
     reported: ClassVar[type[Answers]] = Answers
     share_key: ClassVar[str] = ""
     """The setting of `share`, if it has one and adds to those of other questions."""
+    follows: ClassVar[str] = "a question"
+    otherwise: ClassVar[str] = "leave it out"
+    """What the answers give, and how a run does without."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -187,6 +193,11 @@ class SiteQuery(ABC):
     def check_policy(self, site: Any, client: int) -> None:  # noqa: B027
         """Raise SettingError unless the policy of a site, with the keys of `policy`, allows answers without noise."""
 
+    @property
+    def asks_sites(self) -> bool:
+        """Whether every site answers with a message of its own, besides those of the rounds."""
+        return True
+
     @cached_property
     def answers(self) -> Answers:
         """What becomes of the answers in this run."""
@@ -211,13 +222,7 @@ class SiteQuery(ABC):
 
 
 class Histogram(SiteQuery):
-    """A question that is answered before round 1, by counts in which every record is once per histogram.
-
-    follows: what the answers give. otherwise: how a run does without.
-    """
-
-    follows: ClassVar[str]
-    otherwise: ClassVar[str]
+    """A question that is answered before round 1, by counts in which every record is once per histogram."""
 
     @property
     @abstractmethod

@@ -11,6 +11,7 @@ would be meaningless, so values are clipped to a range in which no sum wraps aro
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -74,9 +75,29 @@ class Grid(NamedTuple):
         return total.view(np.int64).astype(np.float64) * (self.cell / self.sites)
 
 
-def add(cells: CellArray, axis: int = -2) -> CellArray:
-    """The sum (..., d) of the sites' numbers (..., K, d) modulo 2^64."""
+def add(cells: CellArray, axis: int = -2, words: int = 1) -> CellArray:
+    """The sum (..., d) of the sites' numbers (..., K, d) modulo 2^64; with more words of a number, see `plus`, (d,) of
+    (K, d)."""
+    if words > 1:
+        return reduce(partial(plus, words=words), cells)
     return np.add.reduce(cells, axis=axis, dtype=np.uint64)
+
+
+def plus(a: CellArray, b: CellArray, words: int = 1) -> CellArray:
+    """a + b (d,) modulo 2^(64 words), of numbers that have so many words of 64 bits each, the lowest first."""
+    total, carry = a + b, np.zeros(len(a) // words, dtype=np.uint64)
+    for place in range(words):
+        without, part = total[place::words].copy(), a[place::words]
+        total[place::words] += carry
+        carry = ((without < part) | (total[place::words] < without)).astype(np.uint64)
+    return total
+
+
+def negative(a: CellArray, words: int = 1) -> CellArray:
+    """-a (d,) modulo 2^(64 words), of numbers as those of `plus`."""
+    one = np.zeros_like(a)
+    one[::words] = 1
+    return plus(~a, one, words)
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from ..decimals import whole
 from ..errors import ReplyError, SettingError, require
-from .grid import CellArray
+from .grid import CellArray, negative, plus
 
 _PURPOSE = b"twinflower sum 2 "
 KEY = 32
@@ -146,15 +146,18 @@ class Session:
         secrets = (b"" if n == identity.number else _exchange(secret, part) for n, part in enumerate(parts))
         return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(secrets))
 
-    def mask(self, count: int, round_: int, inbox: bytes) -> CellArray:
-        """The sum (count,) of this site's masks in a round; inbox: digest of what the site received in the round."""
+    def mask(self, count: int, round_: int, inbox: bytes, words: int = 1) -> CellArray:
+        """The sum (count,) of this site's masks in a round; inbox: digest of what the site received in the round.
+
+        words: of each number (`grid.plus`).
+        """
         agreed = self.agreed + struct.pack(">Q", round_) + inbox
         total = np.zeros(count, dtype=np.uint64)
         for peer, secret in enumerate(self.secrets):
             if secret:
                 pair = struct.pack(">2I", *sorted((self.identity.number, peer)))
-                words = _words(secret, agreed + pair, count)
-                total = total + words if self.identity.number < peer else total - words
+                stream = _words(secret, agreed + pair, count)
+                total = plus(total, stream if self.identity.number < peer else negative(stream, words), words)
         return total
 
 

@@ -231,11 +231,16 @@ class Sums:
         return np.sqrt(self.costs_alone.sum(0))  # type: ignore[no-any-return]
 
 
-def _check_honest(honest: int, sites: int) -> None:
+def check_sites(sites: int) -> None:
+    """Raise SettingError unless so many sites can add up their messages."""
     if not 2 <= sites <= MOST_SITES:
         raise SettingError(
             f"trust sum needs from 2 to {MOST_SITES} clients, because each pair of them shares masks; got {sites}"
         )
+
+
+def _check_honest(honest: int, sites: int) -> None:
+    check_sites(sites)
     if not 1 <= honest <= sites:
         raise SettingError(
             f"honest-sites must be from 1 to the number of clients, {sites}; got {honest}: it is how many sites, "

@@ -64,6 +64,7 @@ class Summed(Algorithm):
     takes_local_steps: ClassVar[bool] = True
     needs_every_client: ClassVar[bool] = True
     modes: ClassVar[tuple[str, ...]] = ("public-state", "gradient")
+    words: ClassVar[int] = 1  # of 64 bits, in which a number is sent
 
     algorithm: Any
     steps: tuple[int, ...] = (1,)
@@ -100,6 +101,10 @@ class Summed(Algorithm):
     def inbox(self) -> Layout:
         """The layout of the method's inbox."""
         return self.algorithm.inbox  # type: ignore[no-any-return]
+
+    def check_server(self) -> None:
+        """See `Algorithm.check_server`."""
+        self.algorithm.check_server()
 
     def grid(self, round_: int) -> Grid:
         """The grid of this round. Raises SettingError if no noise was planned for the round."""
@@ -145,7 +150,7 @@ class Summed(Algorithm):
         count = self.info.num_clients
         if clients.shape[-1] != count:
             raise SettingError(f"a sum needs all {count} clients; got {clients.shape[-1]}")
-        return self.advance(server, add(uploads.cells), round_)
+        return self.advance(server, add(uploads.cells, words=self.words), round_)
 
     def advance(self, server: Server, total: CellArray, round_: int) -> Server:
         """The server's state after a round, given the round's sum (d,) modulo 2^64."""

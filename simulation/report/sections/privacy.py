@@ -72,6 +72,11 @@ NO_PRIVACY = (
     "Nothing is guaranteed, because no noise is added: what a site sends is an exact function of its records, and "
     "records can sometimes be reconstructed from it. At deployed sites the records themselves stay where they are."
 )
+ONLY_SUMS = (
+    "Nothing is guaranteed, because no noise is added: the sums over the records of all sites are exact, and records "
+    "can sometimes be reconstructed from such sums. What a single site sends is masked: the server learns the sums "
+    "over all sites, and nothing else about one of them unless all other sites help it."
+)
 NO_GUARANTEE = "Noise is added, but no bound holds for what a site sends in all rounds together."
 NOISY = {
     "public-state": "to the result of the local steps, before anything is carried to the next round",
@@ -211,7 +216,7 @@ def _worst(curve: CurveRuns) -> StoredRun:
 def statement(case: Case) -> list[Section]:
     """The statement, without what only a page of its own says (`page`)."""
     if case.privacy is None:
-        return [Section("What is protected", [NO_PRIVACY])]
+        return [Section("What is protected", [ONLY_SUMS if case.config.privacy.exact_sums else NO_PRIVACY])]
     if case.privacy["mu"] is None:
         return [Section("What is protected", [NO_GUARANTEE, _sentence(case.privacy)])]
     parts = (
