@@ -103,6 +103,16 @@ def test_the_cells_run_as_they_stand(folder):
         assert len(runs) == number and all((own / "report.html").exists() for own in runs)
 
 
+def test_masks_change_no_estimate(folder):
+    plain, masked = (
+        twinflower.load(folder / "hospitals" / "runs" / name).coefficients() for name in ("final", "sums")
+    )
+    for ours, theirs in zip(masked, plain, strict=True):
+        assert (ours.column, ours.term) == (theirs.column, theirs.term)
+        assert ours.estimate == pytest.approx(theirs.estimate, rel=1e-9)
+        assert ours.std_error == pytest.approx(theirs.std_error, rel=1e-9, nan_ok=True)
+
+
 def test_the_tests_of_chest_pain(folder):
     full, nested = (twinflower.load(folder / "hospitals" / "runs" / name) for name in ("final", "no-pain"))
     wald = next(test for test in full.coefficients().tests if test.column == "cp")

@@ -16,6 +16,7 @@ from test_private_intervals import ATTAINED, MODELS, labels_of, opposite, satura
 import twinflower
 from twinflower.algorithms import Newton
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.algorithms.messages import Vector
 from twinflower.algorithms.private_newton import best_share, floor_of, raised
 from twinflower.clients import CLIENTS
 from twinflower.data.columns import Range
@@ -40,7 +41,8 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.cohort import train
 from twinflower.simulation.settings import parse
-from twinflower.sums.noise import SimulatedSums
+from twinflower.sums.noise import SimulatedSums, Sums
+from twinflower.work import LocalWork
 
 WHOLE = LocalSchedule(batch_size=0, max_local_steps=1)
 LINEAR = make_objective("least-squares", 3, 0, clip_norm=2.0)
@@ -180,6 +182,29 @@ def test_no_point_and_no_size_of_rows_makes_a_release_move_further(name):
                 algorithm, objective, Batch(rows, labels), other, WHOLE, objective.bounds(row_norm), [inbox]
             )
         assert move.moved <= move.sensitivity * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_release_is_as_long_as_rounding_and_sums_are_planned_for(name):
+    """Half as long at least, where all rows of a site are alike and the point is the worst of many; never longer."""
+    objective, draw, sizes = ALL[name], np.random.default_rng(0), (30, 50, 20)
+    info = RunInfo(3, 1, sizes, row_norm=1.0, quadratic=objective is LINEAR)
+    algorithm, bounds, longest = Newton(privacy="gradient", info=info), objective.bounds(1.0), 0.0
+    for scale in np.repeat([0.5, 1.0, 2.0, 4.0], 100):
+        labels = np.repeat(
+            3.0 * draw.choice([-1, 1]) if objective is LINEAR else labels_of(objective, draw, 1), 50
+        )
+        batches = WHOLE.batches(Shards.site(Batch(np.tile(np.eye(3)[0], (50, 1)), labels), 0), 0, 0, 1)
+        upload = algorithm.client_update(
+            None, Vector(scale * draw.normal(size=objective.d)), LocalWork(objective, batches)
+        )[1]
+        longest = max(longest, float(np.linalg.norm(upload.sums)))
+    rounding = algorithm.rounding(None, None, bounds, WHOLE.workload(50), 1, 1.0)
+    assert rounding.size / 2 < longest <= rounding.size
+    plan = Sums.of(
+        algorithm, bounds, WHOLE, sizes, 1, algorithm.release_size(objective.d), 3, noise_multiplier=1.0
+    )
+    assert plan.longest[0] / 2 < 1.5 * longest <= plan.longest[0]
 
 
 def test_the_share_is_the_best_one():
