@@ -187,6 +187,19 @@ def test_standard_errors_come_from_the_sums_of_the_last_round():
         assert_allclose(result.information.matrix, plain.matrix, rtol=1e-9, atol=1e-9 * plain.matrix.max())
 
 
+def test_a_path_and_its_folds_are_those_without_masks():
+    """And a client counts its answers in the same way."""
+    keys = KEYS | {"algorithm": "newton-path", "objective.l2": 0.0, "regulariser.name": "l1"}
+    keys |= {"newton-path.weights": 3, "newton-path.folds": 2, "evaluation.every": 100}
+    setup = prepare(parse(keys | SUM))
+    plain, pooled = (cohort.train([own])[0] for own in (prepare(parse(keys)), setup))
+    assert len(pooled.rounds) == len(plain.rounds)
+    assert_allclose([point.error for point in pooled.path], [point.error for point in plain.path], rtol=1e-9)
+    assert_allclose(pooled.model, plain.model, rtol=1e-7, atol=1e-9)
+    inbox = setup.algorithm.broadcast(pooled.server, 2, np.array(0))
+    assert len(setup.algorithm.answers(inbox)) == 3 * (2 + 1)
+
+
 class Listening(inprocess.InProcessGrid):
     """A grid that writes down what the server receives; a lost client's replies to this round do not arrive."""
 

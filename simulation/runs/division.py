@@ -43,7 +43,7 @@ def _own_dataset(config: Config, data: OwnData) -> Dataset:
         )
         loaded = Dataset(OWN, *rows, *rows, data.num_classes)
     sites, others = config.clients.count, len(loaded.labels)
-    where = f"the server evaluates on {others} others" if others else "only they evaluate the model"
+    where = f"the server evaluates on {others} others" if others else "the server has none to evaluate on"
     return replace(loaded, note=f"{sites} sites with rows of their own; {where}")
 
 
