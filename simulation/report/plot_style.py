@@ -41,6 +41,7 @@ COLOURS = {
     "p-admm": "#ffb300",
     "networked-subgradient": "#7cb342",
     "newton": "#a32941",
+    "newton-path": "#a32996",
 }
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "os^Dv<>pPX"
