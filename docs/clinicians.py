@@ -13,13 +13,13 @@ from pathlib import Path
 
 from PIL import Image, ImageChops
 
-CURVES = "Fraction without the event"  # of all sites, and by site
+CURVES = "Fraction without the event"  # of all sites, by group, and by site
 FIGURES = {  # run, beginning of the title, and which of the charts with this title
     "clinicians-hospitals": [
         ("hospitals/runs/open", "ROC curve", 0),
         ("hospitals/runs/open", "Calibration", 0),
     ],
-    "clinicians-survival": [("survival/runs/curves", CURVES, 0), ("survival/runs/curves", CURVES, 1)],
+    "clinicians-survival": [("survival/runs/curves", CURVES, 0), ("survival/runs/curves", CURVES, 2)],
     "clinicians-brca": [
         ("survival/runs/brca/curves", CURVES, 0),
         ("survival/runs/brca/epsilon-4", CURVES, 0),

@@ -18,7 +18,8 @@ from pages import Page, command
 import twinflower
 from twinflower.models.model import nested_test
 from twinflower.models.score_bins import together
-from twinflower.simulation.results.reading import read_scores
+from twinflower.models.survival import SurvivalTable, log_rank
+from twinflower.simulation.results.reading import read_persons, read_scores
 
 # The last part of the page needs data that are not in the repository.
 _, HOSPITALS, SURVIVAL, _ = (ROOT / "docs" / "clinicians.md").read_text(encoding="utf-8").split("\n## ")
@@ -194,9 +195,19 @@ def test_the_table_of_survival(folder):
     curves = [("curves", client) for client in ("all", "0", "1", "2")] + [("epsilon-4", "all")]
     for (_, *told), (name, client) in zip(TABLES["alive"], curves, strict=True):
         rows = rows_of(folder / "survival" / "runs" / name / "survival.csv")
-        own = {float(row["time"]): row for row in rows if row["client"] == client}
+        own = {float(row["time"]): row for row in rows if (row["client"], row["group"]) == (client, "")}
         for cell, time in zip(told, (365, 1095, 1825), strict=True):
             holds(cell, *(float(own[time][key]) for key in ("survival", "low", "high")))
+
+
+def test_the_log_rank_tests(folder):
+    sites = read_persons(folder / "survival" / "runs" / "curves").values()
+    told = re.search(
+        r"chi-squared (\S+ \(p = \S+\)) with .* and (\S+ \(p = \S+\))", " ".join(SURVIVAL.split())
+    )
+    for text, strata in zip(told.groups(), ([SurvivalTable.together(sites)], sites), strict=True):
+        test = log_rank(strata)
+        holds(text, test.statistic, test.p_value)
 
 
 def test_the_table_of_hazard_ratios(folder):

@@ -3,14 +3,13 @@
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from twinflower.arrays import Array
 from twinflower.errors import SettingError, require
 from twinflower.models.score_bins import Counted
 from twinflower.models.survival import ACTUARIAL, SurvivalTable
@@ -115,14 +114,15 @@ def read_persons(folder: Path) -> dict[int, SurvivalTable]:
     """
     path = folder / survival.FILE
     with _expecting(path, "not the survival curves of a run"):
-        found: dict[int, list[list[float]]] = {}
+        found: dict[int, dict[str, list[list[float]]]] = {}
         actuarial = False
         for row in csv.DictReader(_text(path).splitlines()):
             if row["client"] != survival.ALL_SITES:
                 numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
-                found.setdefault(int(row["client"]), []).append(numbers)
+                groups = found.setdefault(int(row["client"]), {})
+                groups.setdefault(row.get("group", ""), []).append(numbers)
                 actuarial = row.get("estimate") == ACTUARIAL
-        return {client: _persons_of(*np.array(rows).T, actuarial=actuarial) for client, rows in found.items()}
+        return {client: _persons_of(groups, actuarial) for client, groups in found.items()}
 
 
 def read_path(folder: Path) -> list[dict[str, str]]:
@@ -134,14 +134,16 @@ def read_path(folder: Path) -> list[dict[str, str]]:
         return found
 
 
-def _persons_of(
-    edges: Array, at_risk: Array, events: Array, censored: Array, noise: Array, *, actuarial: bool
-) -> SurvivalTable:
-    """The table from columns (edges,) of survival.csv."""
-    beyond = at_risk[-1] - events[-1] - censored[-1]
-    return SurvivalTable(
-        np.concatenate([events, censored, [beyond]]), edges, round(at_risk[0]), float(noise[0]), actuarial
-    )
+def _persons_of(groups: Mapping[str, Sequence[Sequence[float]]], actuarial: bool) -> SurvivalTable:
+    """The table from rows (edges, 5) of survival.csv, of all persons ("") and by group."""
+    counted = {}
+    for name, rows in groups.items():
+        edges, at_risk, events, censored, noise = np.array(rows).T
+        beyond = at_risk[-1] - events[-1] - censored[-1]
+        cells = np.concatenate([events, censored, [beyond]])
+        counted[name] = SurvivalTable(cells, edges, round(at_risk[0]), float(noise[0]), actuarial)
+    whole = counted.pop("")
+    return whole._replace(groups={name: own.cells for name, own in counted.items()})
 
 
 def read_rejections(folder: Path) -> list[tuple[int, int, str]]:

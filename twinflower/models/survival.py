@@ -19,7 +19,7 @@ public, so the noise in the sum of all cells is known and subtracted. The varian
 order in it (delta method). A curve ends where the persons at risk no longer stand out from the noise.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -33,6 +33,7 @@ from .intervals import CANDIDATES, DEVIATIONS, Share, accepted
 
 MOST_INTERVALS = 1000
 ACTUARIAL, KAPLAN_MEIER = "actuarial", "kaplan-meier"  # the estimates of a survival curve
+_ROUNDING = 1e-9
 _CLEAR = 5.0  # persons at risk, in deviations of their noise, below which a curve ends
 
 
@@ -99,7 +100,9 @@ class SurvivalTable(NamedTuple):
 
     cells (2 T + 1,): as in `TimeGrid.counts`. edges (T,): of the grid. rows: the number of persons, which is public.
     sigma: the standard deviation of the noise in every cell, 0 without noise. actuarial: whether those who are censored
-    within an interval count as at risk for half of it, as they should unless every time is an edge.
+    within an interval count as at risk for half of it, as they should unless every time is an edge. groups: names of
+    groups, such as the arms of a trial, and the cells of each, with equal noise; they add up to `cells`. summed: the
+    number of cells whose noise adds up to what is known, if these are not all of them.
     """
 
     cells: Array
@@ -107,12 +110,39 @@ class SurvivalTable(NamedTuple):
     rows: int
     sigma: float = 0.0
     actuarial: bool = False
+    groups: Mapping[str, Array] = {}
+    summed: int = 0
+
+    @classmethod
+    def of_groups(
+        cls, groups: Mapping[str, Array], edges: Array, rows: int, sigma: float, actuarial: bool
+    ) -> "SurvivalTable":
+        """The table of one group or more, with noise of this deviation in every cell of each."""
+        cells, noise = np.sum(list(groups.values()), axis=0), sigma * float(np.sqrt(len(groups)))
+        return cls(cells, edges, rows, noise, actuarial, groups if len(groups) > 1 else {})
 
     @classmethod
     def together(cls, tables: Iterable["SurvivalTable"]) -> "SurvivalTable":
-        """The persons of all of these tables, at least one, with the same edges and estimate; sums run in order."""
-        cells, edges, rows, sigmas, actuarial = zip(*tables, strict=True)
-        return cls(np.sum(cells, axis=0), edges[0], sum(rows), float(np.hypot.reduce(sigmas)), actuarial[0])
+        """The persons of all of these tables, at least one, with the same edges, estimate and groups; sums run in
+        order."""
+        cells, edges, rows, sigmas, actuarial, groups, _ = zip(*tables, strict=True)
+        return cls(
+            np.sum(cells, axis=0), edges[0], sum(rows), float(np.hypot.reduce(sigmas)), actuarial[0],
+            {name: np.sum([own[name] for own in groups], axis=0) for name in groups[0]},
+        )  # fmt: skip
+
+    @property
+    def by_group(self) -> dict[str, "SurvivalTable"]:
+        """The table of each group, whose number of persons is counted, with the noise that counts have."""
+        size = max(len(self.groups), 1)
+        spare = (self.rows - self.cells.sum()) / (size * self.cells.size)
+        return {
+            name: self._replace(
+                cells=cells + spare, rows=round(float((cells + spare).sum())), sigma=self.sigma / float(np.sqrt(size)),
+                groups={}, summed=size * cells.size,
+            )
+            for name, cells in self.groups.items()
+        }  # fmt: skip
 
     def curve(self) -> Curve:
         """The curve with its intervals.
@@ -126,13 +156,57 @@ class SurvivalTable(NamedTuple):
         return _Estimate(self).curve()
 
 
+class LogRank(NamedTuple):
+    """A log-rank test of equal hazards in all groups: chi-squared on so many degrees of freedom."""
+
+    statistic: float
+    freedom: int
+    p_value: float
+
+
+def log_rank(strata: Iterable[SurvivalTable]) -> LogRank | None:
+    """The log-rank test of the groups of these tables, one table for each stratum, such as a site.
+
+    In an interval with n persons at risk, n_g of them in group g, and d events, group g expects d n_g / n events, with
+    the hypergeometric covariance d (n - d) / (n - 1) (n_g / n) (1{g = h} - n_h / n). Observed less expected numbers and
+    covariances are summed over intervals and strata (Mantel, Cancer Chemotherapy Reports 1966; Klein and Moeschberger,
+    sections 7.3 and 7.5). Whoever enters an interval counts as at risk in it. None if nothing can be compared, and with
+    noise, under which the statistic does not have this distribution.
+    """
+    tables = list(strata)
+    if not (tables and all(own.groups and not own.sigma for own in tables)):
+        return None
+    parts = [_differences(np.array(list(own.groups.values()))) for own in tables]
+    gap, covariance = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
+    sizes, axes = np.linalg.eigh(covariance)
+    varies = sizes > _ROUNDING * max(sizes.max(), 1.0)
+    freedom = int(varies.sum())
+    if not freedom:
+        return None
+    from scipy.special import chdtrc  # slow to import
+
+    statistic = float(((gap @ axes[:, varies]) ** 2 / sizes[varies]).sum())
+    return LogRank(statistic, freedom, float(chdtrc(freedom, statistic)))
+
+
+def _differences(cells: Array) -> tuple[Array, Array]:
+    """Observed less expected events (groups,) of persons counted by cells (groups, 2 T + 1), and their covariance."""
+    intervals = cells.shape[1] // 2
+    events, censored, beyond = np.split(cells, [intervals, 2 * intervals], axis=1)
+    at_risk = np.cumsum((events + censored)[:, ::-1], axis=1)[:, ::-1] + beyond
+    n, d = at_risk.sum(0), events.sum(0)
+    shares = at_risk / np.maximum(n, 1.0)
+    weighted = shares * d * (n - d) / np.maximum(n - 1, 1.0)
+    return (events - shares * d).sum(1), np.diag(weighted.sum(1)) - weighted @ shares.T
+
+
 class _Estimate:
     """The numbers of a table from which its curve follows; all arrays are (T,) by interval."""
 
     def __init__(self, table: SurvivalTable) -> None:
         intervals = len(table.edges)
         cells = table.cells + (table.rows - table.cells.sum()) / len(table.cells)
-        self.table = table
+        self.table, self.balanced = table, table.summed or table.cells.size
         self.events, self.censored = cells[:intervals], cells[intervals:-1]
         self.half = (
             0.5 * table.actuarial
@@ -148,7 +222,7 @@ class _Estimate:
         if not sigma:
             return self.at_risk > 0
         summed = 2 * (intervals - np.arange(intervals)) + 1.0  # cells in at_risk
-        noise = sigma * np.sqrt(summed * (1 - summed / self.table.cells.size) + 1)
+        noise = sigma * np.sqrt(summed * (1 - summed / self.balanced) + 1)
         clear = np.minimum(self.at_risk, self.left) > _CLEAR * noise
         return np.array(np.logical_and.accumulate(clear), dtype=bool)
 
@@ -172,8 +246,8 @@ class _Estimate:
 
     def _noise(self, slopes: Array) -> Array:
         """The variance of the noise in numbers with these derivatives (T, 2 T + 1) by the cells."""
-        centred = slopes - slopes.mean(1, keepdims=True)
-        return self.table.sigma**2 * (centred**2).sum(1)  # type: ignore[no-any-return]
+        centred = (slopes**2).sum(1) - slopes.sum(1) ** 2 / self.balanced
+        return self.table.sigma**2 * np.maximum(centred, 0.0)  # type: ignore[no-any-return]
 
     def _by_cells(self, by_left: Array, by_risk: Array) -> Array:
         """The derivatives (T, 2 T + 1) of sums up to every interval, of terms that have these derivatives by the

@@ -22,7 +22,7 @@ def label_variables(label: Label, bins: int) -> tuple[Variable, ...]:
     return (Variable(label.column, range=public, bins=bins),)
 
 
-def column_variable(column: Column, bins: int) -> Variable:
+def column_variable(column: Column, bins: int = 0) -> Variable:
     """A column as a variable."""
     may_miss = column.missing != REFUSE
     if isinstance(column, Category):

@@ -8,16 +8,19 @@ from typing import Annotated, Any
 import numpy as np
 
 from ..arrays import Array, Index, Labels
+from ..data.columns import Category
 from ..errors import SettingError
 from ..known_objectives import SURVIVAL
+from ..models.summaries import Variable
 from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, TimeGrid
 from ..problems.discrete_cox import INTERVALS, interval_ends
 from ..settings import Setting, at_least, one_of
+from .columns import column_values, column_variable
 from .query import FRACTION_OF_BUDGET, Answers, Histogram, Run, Table
 
 FILE = "survival.csv"
 ALL_SITES = "all"  # in the column "client"
-COLUMNS = ("client", "site", *Curve._fields, "noise", "estimate")
+COLUMNS = ("client", "site", "group", *Curve._fields, "noise", "estimate")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,13 @@ class CurveSettings:
             INTERVALS,
             "that of the times",
             numbers=True,
+        ),
+    ] = ""
+    survival_by: Annotated[
+        str,
+        Setting(
+            "column of categories, such as the arm of a trial, by which persons are counted, for a survival curve of "
+            "each and, without privacy, a log-rank test; empty: of all persons only"
         ),
     ] = ""
     survival_estimate: Annotated[
@@ -75,8 +85,9 @@ class PersonsPolicy:
     ] = 5
 
 
-def check_persons(site: Any, cells: Array, setting: str) -> None:
-    """Raise SettingError unless a site's policy allows that these persons are counted by the cells of a `TimeGrid`."""
+def check_persons(site: Any, cells: Array, setting: str, groups: str = "") -> None:
+    """Raise SettingError unless a site's policy allows that these persons are counted by the cells of a `TimeGrid`;
+    groups: the words for those of which each has such cells."""
     what, remedy = f"this site counts no persons for {setting}", f"({setting} empty trains without)"
     least, smallest = site.survival_rows, site.survival_cell
     if least is None:
@@ -84,27 +95,31 @@ def check_persons(site: Any, cells: Array, setting: str) -> None:
     if not (cells.sum() >= least and cells[cells > 0].min(initial=np.inf) >= smallest):
         raise SettingError(
             f"{what} unless there are at least {least} in all, and {smallest} events or none, and {smallest} "
-            f"censored or none, in every interval: choose longer intervals {remedy}"
+            f"censored or none, in every interval{groups}: choose longer intervals {remedy}"
         )
 
 
 @dataclass(frozen=True)
 class Persons:
-    """The persons of one client, with their signed times (rows,), who are counted by the cells of a grid."""
+    """The persons of one client, with their signed times (rows,) and the numbers of their groups, who are counted by
+    the cells of a grid, group by group."""
 
     labels: Labels
     grid: TimeGrid
+    codes: Index
+    groups: int = 1
     histograms = 1
     scales = False
 
     @property
     def entries(self) -> int:
         """See `Part`."""
-        return self.grid.cells
+        return self.groups * self.grid.cells
 
     def counts(self) -> Array:
-        """The counts of all cells, (cells,)."""
-        return self.grid.counts(self.labels)
+        """The counts of all cells, (groups * cells,)."""
+        cells = self.codes * self.grid.cells + self.grid.cells_of(self.labels)
+        return np.bincount(cells, minlength=self.entries).astype(np.float64)
 
     def features(self, agreed: object) -> None:
         """See `Part`."""
@@ -116,7 +131,7 @@ class CurveAnswers(Answers):
     known_files = (FILE,)
 
     def files(self, found: Mapping[int, SurvivalTable]) -> Iterator[Table]:
-        """The curve of all sites together, and that of each client, edge by edge."""
+        """The curves of all sites together, and those of each client, of all persons and by group, edge by edge."""
         yield FILE, COLUMNS, self._rows(found)
 
     def _rows(self, persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
@@ -127,20 +142,35 @@ class CurveAnswers(Answers):
         ]
         for client, site, table in tables:
             estimate = ACTUARIAL if table.actuarial else KAPLAN_MEIER
-            for row in zip(*table.curve(), strict=True):
-                yield dict(zip(COLUMNS, (client, site, *row, table.sigma, estimate), strict=True))
+            for group, own in ({"": table} | table.by_group).items():
+                for row in zip(*own.curve(), strict=True):
+                    yield dict(zip(COLUMNS, (client, site, group, *row, own.sigma, estimate), strict=True))
 
     @classmethod
     def stored(cls, found: Mapping[int, SurvivalTable]) -> Any:
         """See `Answers`."""
-        return [[i, own.cells.tolist(), own.edges.tolist(), *own[2:]] for i, own in found.items()]
+        return [
+            [
+                i,
+                own.cells.tolist(),
+                own.edges.tolist(),
+                *own[2:5],
+                {n: g.tolist() for n, g in own.groups.items()},
+            ]
+            for i, own in found.items()
+        ]
 
     @classmethod
     def restored(cls, stored: Any) -> dict[int, SurvivalTable]:
         """See `Answers`."""
         return {
-            i: SurvivalTable(np.array(cells), np.array(edges), *others) for i, cells, edges, *others in stored
+            i: SurvivalTable(np.array(own), np.array(edges), rows, sigma, actuarial, _arrays(groups))
+            for i, own, edges, rows, sigma, actuarial, groups in stored
         }
+
+
+def _arrays(groups: Mapping[str, list[float]]) -> dict[str, Array]:
+    return {name: np.array(cells) for name, cells in groups.items()}
 
 
 class SurvivalCurve(Histogram):
@@ -161,6 +191,10 @@ class SurvivalCurve(Histogram):
     @classmethod
     def check_settings(cls, config: Any) -> None:
         """See `SiteQuery`."""
+        if config.evaluation.survival_by and not config.evaluation.survival_curve:
+            raise SettingError(
+                "evaluation.survival-by needs evaluation.survival-curve, the intervals of time"
+            )
         if config.evaluation.survival_curve and config.objective.name not in SURVIVAL:
             raise SettingError(
                 "evaluation.survival-curve needs times of events as labels: set objective.name to "
@@ -172,6 +206,27 @@ class SurvivalCurve(Histogram):
         """The intervals."""
         return TimeGrid(tuple(interval_ends(self.run.config.evaluation.survival_curve) or ()))
 
+    @cached_property
+    def by(self) -> Variable | None:
+        """The column of evaluation.survival-by; None without one."""
+        data, name = self.run.dataset, self.run.config.evaluation.survival_by
+        schema = data.schema if data.marks is not None else None
+        columns = {own.name: own for own in schema.columns if isinstance(own, Category)} if schema else {}
+        if name and name not in columns:
+            raise SettingError(
+                "evaluation.survival-by must be a column of categories in a schema "
+                f"({', '.join(columns) or 'there is none'}); got '{name}'"
+            )
+        return column_variable(columns[name]) if name else None
+
+    @property
+    def _groups(self) -> tuple[str, ...]:
+        return self.by.names if self.by else ("",)
+
+    def check(self) -> None:
+        """See `SiteQuery`."""
+        _ = self.by  # SettingError for another column
+
     @property
     def share(self) -> float:
         """See `SiteQuery`."""
@@ -180,11 +235,17 @@ class SurvivalCurve(Histogram):
     @property
     def entries(self) -> int:
         """See `Histogram`."""
-        return self.grid.cells
+        return len(self._groups) * self.grid.cells
 
     def part(self, client: int, site: Any = None) -> Persons:
         """See `Histogram`."""
-        return Persons(self.run.dataset.labels[self.run.rows_of(client)], self.grid)
+        run, groups = self.run, len(self._groups)
+        labels = run.dataset.labels[run.rows_of(client)]
+        codes = np.zeros(len(labels), np.int64)
+        if self.by and run.dataset.schema:
+            column = next(own for own in run.dataset.schema.columns if own.name == self.by.name)
+            codes = np.nan_to_num(column_values(run, column, client), nan=groups - 1).astype(np.int64)
+        return Persons(labels, self.grid, codes, groups)
 
     def found(self, counts: Array, clients: Index) -> dict[int, SurvivalTable]:
         """The persons of every client by the cells of the grid."""
@@ -192,13 +253,20 @@ class SurvivalCurve(Histogram):
         actuarial = self.run.config.evaluation.survival_estimate == ACTUARIAL
         sigma = self.run.first.sigma
         return {
-            int(client): SurvivalTable(own, edges, int(sizes[client]), sigma(int(client)), actuarial)
-            for client, own in zip(clients, counts, strict=True)
+            int(client): SurvivalTable.of_groups(
+                dict(zip(self._groups, own, strict=True)),
+                edges,
+                int(sizes[client]),
+                sigma(int(client)),
+                actuarial,
+            )
+            for client, own in zip(clients, counts.reshape(len(clients), -1, self.grid.cells), strict=True)
         }
 
     def check_policy(self, site: Any, client: int) -> None:
         """See `SiteQuery`."""
-        check_persons(site, self.part(client).counts(), "evaluation.survival-curve")
+        groups = " of every group" if self.by else ""
+        check_persons(site, self.part(client).counts(), "evaluation.survival-curve", groups)
 
     @property
     def allowing(self) -> Mapping[str, Any]:
@@ -207,4 +275,5 @@ class SurvivalCurve(Histogram):
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
-        return [("survival curve", f"in {len(self.grid.edges)} intervals, {self.run.first.cost}")]
+        groups = f" and {len(self._groups)} groups" if self.by else ""
+        return [("survival curve", f"in {len(self.grid.edges)} intervals{groups}, {self.run.first.cost}")]

@@ -1,12 +1,12 @@
 """The section of a report on the survival curve of the persons that the sites train on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from twinflower.arrays import Array
 from twinflower.models.intervals import LEVEL, Share
-from twinflower.models.survival import Curve, SurvivalTable
+from twinflower.models.survival import Curve, LogRank, SurvivalTable, log_rank
 
 from ...results.reading import read_persons
 from ..charts import chart
@@ -35,9 +35,10 @@ def survival(run: StoredRun) -> list[Section]:
     remark = f"{_name(table)} estimate. The band is the {_INTERVAL}."
     charts = [chart(_TITLE, time, [_line("all sites", curve)], remark=remark, frame="fraction")]
     folded = [Section("The numbers", tables=[_numbers(curve)])]
+    parts = [_by_group(run, table, list(sites.values()))] if table.groups else []
     if len(sites) > 1:
         folded.append(_by_site(run, {label_of(run, client): sites[client] for client in sorted(sites)}))
-    return [Section("Survival", _about(table, curve), charts=charts, folded=folded)]
+    return [Section("Survival", _about(table, curve), charts=charts, parts=parts, folded=folded)]
 
 
 def _name(table: SurvivalTable) -> str:
@@ -93,6 +94,49 @@ def _by_site(run: StoredRun, sites: Mapping[str, SurvivalTable]) -> Section:
     drawn = chart(_TITLE, time_name(run), lines, remark=remark, frame="fraction")
     table = Table(_SITES, rows).first(_MOST_ROWS, "{shown} of {all}; the others are in survival.csv.")
     return Section("Survival by site", charts=[drawn], tables=[table])
+
+
+def _by_group(run: StoredRun, table: SurvivalTable, sites: Sequence[SurvivalTable]) -> Section:
+    """The curves of the groups, how many are at risk, and the test whether the curves differ."""
+    tables = table.by_group
+    curves, by = {name: own.curve() for name, own in tables.items()}, run.config.evaluation.survival_by
+    rows = [
+        (name, f"{tables[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
+        for name, curve in curves.items()
+    ]
+    drawn = chart(
+        _TITLE, time_name(run), [_line(name, own) for name, own in curves.items()], frame="fraction"
+    )
+    return Section(
+        f"Survival by {by}", _tests(table, sites), charts=[drawn],
+        tables=[Table((by, *_SITES[1:]), rows), _numbers_by_group(curves)],
+    )  # fmt: skip
+
+
+def _tests(table: SurvivalTable, sites: Sequence[SurvivalTable]) -> list[str]:
+    if table.sigma:
+        return ["There is no log-rank test, because its p-value would be wrong for counts with noise."]
+    strata = {"all sites together": [table], "stratified by site": sites}
+    found = {how: log_rank(own) for how, own in strata.items()}
+    return [f"Log-rank test, {how}: {_tested(test)}." for how, test in found.items()]
+
+
+def _tested(test: LogRank | None) -> str:
+    if test is None:
+        return "nothing to compare"
+    p_value = f"p = {test.p_value:.3f}" if test.p_value >= 0.0005 else "p < 0.001"
+    return f"chi-squared {test.statistic:.4g} on {test.freedom} degree{'s' * (test.freedom > 1)} of freedom, {p_value}"
+
+
+def _numbers_by_group(curves: Mapping[str, Curve]) -> Table:
+    """The survival of every group by time, and how many are at risk."""
+    headings = [f"{name}: {what}" for name in curves for what in ("at risk", "survival")]
+    times = next(iter(curves.values())).time
+    rows = [
+        (f"{time:.6g}", *(cell for own in curves.values() for cell in _row(own, place)[1:5:3]))
+        for place, time in enumerate(times)
+    ]
+    return Table(("up to", *headings), rows).thinned(_MOST_ROWS, "{shown} of {all}; all are in survival.csv.")
 
 
 def _line(label: str, curve: Curve, band: bool = True) -> Series:
