@@ -168,11 +168,16 @@ def test_score_residuals_are_the_derivatives_of_the_score_in_the_weights_of_pers
     assert_allclose(found, known, atol=1e-7)
 
 
-def test_every_runtime_sends_the_sums_of_groups(tmp_path):
+def test_every_runtime_sends_the_sums_of_groups_also_with_masks(tmp_path):
     setup = prepare(parse(keys_of("logistic", tmp_path)))
     first, second = cohort.train([setup])[0].information, inprocess.train(setup).information
     assert first.clusters == second.clusters == pooled(tmp_path).patient.nunique()
     assert_allclose(second.outer, first.outer, rtol=1e-9)
+    masked = cohort.train([prepare(parse(keys_of("logistic", tmp_path) | {"privacy.trust": "sum"}))])[
+        0
+    ].information
+    assert masked.clusters == first.clusters
+    assert_allclose(masked.outer, first.outer, rtol=1e-9)
 
 
 def test_groups_of_one_row_give_the_outer_products_of_rows_and_one_group_that_of_the_gradient():

@@ -81,7 +81,9 @@ def note(shown: Sequence[Series], centre: str = "mean") -> str:
         return "one seed" if seeds else "no results"
     if centre == "median":
         return f"median and range over {seeds} seeds"
-    cut = ", bands end at the lowest seed where they would reach zero" if any(one.cut for one in shown) else ""
+    cut = (
+        ", bands end at the lowest seed where they would reach zero" if any(one.cut for one in shown) else ""
+    )
     return f"mean and standard deviation over {seeds} seeds{cut}"
 
 
