@@ -26,6 +26,8 @@ from twinflower.clients import ContextLedger, client_app
 from twinflower.clients.functions import FunctionFormat, NamedParts
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError, SettingError
+from twinflower.privacy import gdp_mu
+from twinflower.privacy.ledger import read_ledger
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.losses import Logistic
 from twinflower.problems.objectives import LinearModel
@@ -339,6 +341,46 @@ def test_an_app_of_the_other_kind_is_named_in_a_sentence():
         "ray::ClientAppActor.run() (pid=1)\n" + "  File x\n" * 99 + "ValueError: Invalid message type: query"
     )
     assert short(ray) == "its app has a NumPyClient: leave out AppFunctions around the grid"
+
+
+# ------------------------------------------------------------------------- a page's client with a ledger
+
+
+def page_client(tmp_path):
+    """The app of docs/plug-in.md that charges a FileLedger by itself, and its ledger."""
+    blocks = (ROOT / "docs" / "plug-in.md").read_text().split("```python\n")[1:]
+    (code,) = (text for text in (block.split("```")[0] for block in blocks) if "FileLedger(" in text)
+    rng, ledger = np.random.default_rng(0), tmp_path / "site" / "rows.ledger"
+    rows = rng.normal(size=(200, 3)), rng.normal(size=200)
+    names = {"my_rows": lambda partition: rows}
+    exec(code.replace("/var/lib/my-site/rows.ledger", str(ledger)), names)
+    return names, rows, ledger
+
+
+def averaged(app, rounds, run):
+    """Flower's FedAvg over one node, for so many rounds of a run; the arrays of the model."""
+    grid = OneProcess(app, 1, {})
+    for context in grid.contexts.values():
+        context.run_id = run
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    return strategy.start(grid, record_of([np.zeros(3)]), rounds).arrays
+
+
+def test_the_pages_client_with_a_ledger_charges_what_it_says(tmp_path):
+    """Whole run: epsilon 6. A second one does not fit into the lifetime of 8 and costs nothing."""
+    names, (features, labels), path = page_client(tmp_path)
+    x = flat(averaged(names["app"], 30, 1))
+    book = read_ledger(path)
+    assert [charge.round for charge in book.charges] == list(range(1, 31)) and not book.reserved
+    assert_allclose(sum(charge.cost for charge in book.charges), gdp_mu(6.0, 1e-4) ** 2)
+    sigma = names["NOISE"] * 2 / len(labels)
+    exact = np.zeros(3)
+    for _ in range(30):
+        grads = (features @ exact - labels)[:, None] * features
+        exact -= 0.1 * (grads / np.maximum(np.linalg.norm(grads, axis=1, keepdims=True), 1)).mean(0)
+    assert 0 < np.linalg.norm(x - exact) < 6 * 0.1 * sigma * math.sqrt(30 * 3)
+    assert not averaged(names["app"], 2, 2)
+    assert read_ledger(path).charges == book.charges
 
 
 # ------------------------------------------------------------------------- the example's two apps

@@ -579,6 +579,33 @@ def test_one_class_is_tried_against_two():
     assert "combinations of messages and data sets show nothing" in report.text()
 
 
+@pytest.mark.parametrize(("relation", "moved"), [("replace", 2), ("add or remove", 1)])
+def test_weights_that_follow_from_a_sites_own_labels_are_found(relation, moved):
+    """With weights by the frequency of a class, the only row of a class counts as much as all 59 others; the noise is
+    for equal weights. Without them the same noise keeps its claim, which the audit confirms."""
+    mu, n = gdp_mu(2.0, 1e-5), 60
+
+    def app(weighted):
+        def mean(rows, seed):
+            signs, counts = 2 * rows["label"] - 1, np.bincount(rows["label"], minlength=2)
+            weights = len(signs) / 2 / counts[rows["label"]] if weighted else np.ones(len(signs))
+            clipped = rows["x"] / np.maximum(np.linalg.norm(rows["x"], axis=1, keepdims=True), 1)
+            sigma = moved / mu / (len(signs) if relation == "replace" else 1)
+            mean = (weights * signs) @ clipped / (len(signs) if relation == "replace" else 1)
+            return mean + sigma * np.random.default_rng(seed).normal(size=2)
+
+        return rows_app(mean)
+
+    rows = {"x": 9 * np.random.default_rng(0).normal(size=(n, 2)), "label": np.arange(n) % 2}
+    for weighted in (True, False):
+        case = audit.client_case("weights", app(weighted), [np.zeros(2)], rows, audit.Claim(2.0, 1e-5, relation),
+                                 only=["the model as given"], public={"kind"})  # fmt: skip
+        report = audit.audit_case(case, QUICK)
+        assert ("attack" in report.alarms) == weighted
+        if weighted:
+            assert "of one class" in report.attack.chosen.pair
+
+
 def test_replaced_added_and_zero_are_not_mixed():
     history = audit.of_history([(4.0, 1.0, 1)], poisson_sampling=True)
     with pytest.raises(SettingError, match="one relation between neighbours"):

@@ -71,7 +71,8 @@ def _removed(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
         "one of two equal rows removed": (taken(rows, [0, 0]), single),
         "one of two rows removed": (taken(rows, [0, -1]), single),
     }
-    for text, base in (("all rows", rows), ("the first row alone", single)):
+    bases = {"all rows": rows, "the first row alone": single, "rows of one class": _of_one_class(rows, label)}
+    for text, base in bases.items():
         for how, changed in _changed(base, rows, label).items():
             found[f"added to {text}: the first one {how}"] = joined(taken(changed, [0]), base), base
     for text, one, other in _both_across(single, label):
@@ -85,12 +86,22 @@ def _replaced(rows: Rows, label: str) -> dict[str, tuple[Rows, Rows]]:
     single, twins = taken(rows, [0]), taken(rows, [0, 0])
     for text, base in (("the first row", rows), ("the only row", single)):
         found |= {f"{text} {how}": (base, changed) for how, changed in _changed(base, rows, label).items()}
-    for how, changed in _changed(twins, rows, label).items():
-        if label in rows and changed[label][0] != changed[label][1]:  # one class against two
-            found[f"one of two equal rows {how}"] = twins, changed
+    for text, base in (
+        ("one of two equal rows", twins),
+        ("one of many rows of one class", _of_one_class(rows, label)),
+    ):
+        for how, changed in _changed(base, rows, label).items():
+            if label in rows and changed[label][0] != changed[label][1]:  # one class against two
+                found[f"{text} {how}"] = base, changed
     for text, one, other in _both_across(single, label):
         found[f"the only row {text}"] = one, other
     return found
+
+
+def _of_one_class(rows: Rows, label: str) -> Rows:
+    """The rows, all with the label of the first: weights by the frequencies of labels give a row with another one the
+    weight of all others together."""
+    return {**rows, label: np.full_like(rows[label], rows[label][0])} if label in rows else rows
 
 
 def _both_across(single: Rows, label: str) -> Iterator[tuple[str, Rows, Rows]]:
