@@ -34,18 +34,21 @@ class AppFunctions(Grid):
 
     algorithm: the strategy's. model: the starting point, in parts of any names and shapes, all float32 or all float64;
     `flat` is the same as the strategy takes it. num_clients: how many nodes take part, by default those present at the
-    start. Clients are numbered in the order of their nodes' ids, unless the app has an `@app.query()` function that
-    replies with "partition-id" and "num-partitions" in a ConfigRecord. Raises SettingError for a model that has no such
-    parts, and for an algorithm that compresses its messages or sends several models in one.
+    start. query: False if the app has no `@app.query()` function; a node without one logs an error when it is asked.
+    Clients are numbered in the order of their nodes' ids, unless such a function replies with "partition-id" and
+    "num-partitions" in a ConfigRecord. Raises SettingError for a model that has no such parts, and for an algorithm
+    that compresses its messages or sends several models in one.
     """
 
-    def __init__(self, grid: Grid, algorithm: Algorithm, model: ArrayRecord, num_clients: int = 0) -> None:
+    def __init__(
+        self, grid: Grid, algorithm: Algorithm, model: ArrayRecord, num_clients: int = 0, query: bool = True
+    ) -> None:
         require(
             not algorithm.num_folds,
             f"clients that are functions receive one model in a request, and {algorithm.name} sends many: use its "
             "NumPyClient",
         )
-        self._grid, self._count = grid, num_clients
+        self._grid, self._count, self._query = grid, num_clients, query
         self.parts = NamedParts.of(model)
         self._inbox = FunctionFormat(algorithm.inbox, self.parts)
         self._upload = FunctionFormat(algorithm.upload, self.parts)
@@ -65,6 +68,8 @@ class AppFunctions(Grid):
     ) -> Iterable[Message]:
         """Send a strategy's messages to functions, and return their replies as the strategy reads them."""
         sent = {message.metadata.dst_node_id: self._request(message) for message in messages}
+        if not self._query and all(request.metadata.message_type == "query" for request in sent.values()):
+            return list(map(self._numbered, sent.values()))
         replies = sorted(
             self._grid.send_and_receive(list(sent.values()), timeout=timeout),
             key=lambda r: r.metadata.src_node_id,

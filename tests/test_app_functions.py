@@ -343,6 +343,27 @@ def test_an_app_of_the_other_kind_is_named_in_a_sentence():
     assert short(ray) == "its app has a NumPyClient: leave out AppFunctions around the grid"
 
 
+@pytest.mark.parametrize("query", [True, False])
+def test_an_app_without_a_query_function_need_not_be_asked_for_one(query):
+    """On Flower's engine every node that is asked logs a traceback; the numbers are the same."""
+    setup = small("fedavg-group", clients__per_round=0)
+    asked = []
+
+    class Watched(OneProcess):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            asked.extend(message.metadata.message_type for message in messages)
+            return super().send_and_receive(messages, timeout=timeout)
+
+    app = app_of(setup)
+    del app._registered_funcs["query.default"]
+    grid = Watched(app, setup.config.clients.count, {})
+    nodes = strategies.AppFunctions(grid, setup.algorithm, halves(setup.start), query=query)
+    strategies.FedAvg(setup.algorithm).start(nodes, nodes.flat, 1)
+    assert asked.count("query") == query * setup.config.clients.count
+    assert asked.count("train") == setup.config.clients.count
+
+
 # ------------------------------------------------------------------------- a page's client with a ledger
 
 

@@ -11,7 +11,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Train, and print the norm of the model."""
-    result = FedAvg(fraction_evaluate=0.0).start(
+    everybody = {"min_train_nodes": 4, "min_available_nodes": 4}
+    result = FedAvg(fraction_evaluate=0.0, **everybody).start(
         grid, ArrayRecord([np.zeros(30)]), int(context.run_config["rounds"])
     )
     (x,) = result.arrays.to_numpy_ndarrays()

@@ -18,7 +18,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and print the accuracy on all rows and the number of weights."""
     fedpdm = algorithms.FedPDM(regulariser=L1(0.005), rho=RHO, step_size=STEP)
     start: ArrayRecord = record_of({name: np.zeros(shape) for name, shape in SHAPES.items()})
-    nodes = strategies.AppFunctions(grid, fedpdm, start)
+    nodes = strategies.AppFunctions(grid, fedpdm, start, query=False)
     result = strategies.FedPDM(fedpdm).start(nodes, nodes.flat, int(context.run_config["rounds"]))
     model = {name: array.numpy() for name, array in nodes.named(result.arrays).items()}
     features, labels = load(0, 1)
