@@ -20,6 +20,10 @@ PAGES = {
     },
 }
 _LINK = re.compile(r"(!?\[[^\]]*\]\()([^)#\s:]+)(#[^)\s]*)?\)")
+_FIGURE = re.compile(
+    r'<p>((?:<img alt="[^"]*" src="[^"]*figures/[^"]*" />\s*)+)</p>(?!\s*<p><em>(?!Paper|Found|Verdict))'
+)
+_ALT = re.compile(r'alt="([^"]*)"')
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 
 
@@ -47,6 +51,13 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Point links out of docs/ to their places on the site."""
     return _rewritten(markdown, page.file.src_uri, set())
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Show what a figure shows, its alternative text, as a caption below it, unless a caption in italics follows."""
+    return _FIGURE.sub(
+        lambda found: f"{found[0]}\n<p><em>{'. '.join(_ALT.findall(found[1]))}.</em></p>", html
+    )
 
 
 def _rewritten(markdown: str, page: str, linked: set[str]) -> str:

@@ -226,6 +226,15 @@ def test_the_readme_counts_the_methods():
     )
 
 
+def test_a_figure_on_the_site_has_its_text_as_a_caption_unless_it_has_one():
+    pytest.importorskip("mkdocs")
+    hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
+    figure = '<p><img alt="FedPDM falls" src="../figures/a.png" /></p>'
+    captioned = f"{figure}\n<p><em>FedPDM falls.</em></p>"
+    assert hooks["on_page_content"](f"{figure}\n<p>text</p>") == f"{captioned}\n<p>text</p>"
+    assert hooks["on_page_content"](captioned) == captioned
+
+
 def test_every_picture_is_described():
     """The alternative text says what is seen, in words, and is not the name of the file."""
     pages = (ROOT / "README.md", *PAGES, *ROOT.glob("examples/*/README.md"))
