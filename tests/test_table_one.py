@@ -341,6 +341,16 @@ def test_deployed_sites_withhold_by_their_own_policy(keys, tmp_path):
     assert min(deployed[2].entries) < 0
 
 
+@pytest.mark.parametrize("held_out", [0.0, 0.3])
+def test_deployed_sites_describe_the_rows_that_they_train_on(held_out, keys):
+    """With the missing values of these rows, also if others are held out."""
+    setup = run(keys, **{"evaluation.held-out": held_out})
+    config, nodes = at_sites(setup)
+    nodes = [own | {"table-rows": 1, "table-cell": 1, "score-rows": 1} for own in nodes]
+    deployed = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess")
+    assert deployed.setup.answers["table_one"] == inprocess.train(setup).setup.answers["table_one"]
+
+
 # ----------------------------------------------------------------------------------------- with noise
 
 

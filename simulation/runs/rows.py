@@ -59,6 +59,7 @@ def _split_at_site(setup: PreparedRun, number: int, held: Partition) -> Prepared
         labels=training.labels,
         row_weights=training.row_weights,
         groups=training.groups,
+        marks=None if data.marks is None else data.marks[parts[0]],
     )
     return replace(setup, site=number, dataset=dataset, own_held=own_held._replace(row_weights=None))
 
