@@ -49,6 +49,7 @@ from flamby_tasks import OWN, TASKS, Rows, Task
 from kept import drop_torn_line
 
 from twinflower.algorithms import ALGORITHMS
+from twinflower.simulation.report.plot_style import COLOURS
 
 STORE = Path(__file__).parent / "results" / "flamby.csv"
 EPSILONS = (0.1, 1.0, 4.0, 8.0, math.inf)
@@ -56,6 +57,7 @@ DELTA = 1e-4
 TRUSTS = LOCAL, SUMS = ("local noise", "sums")
 SPLITS = FIXED, REPEATED = ("FLamby's split", "repeated splits")
 COMPARED = ("FedPDM", "FedAvg", "SCAFFOLD", "FedDyn", "FedAdam")
+BASELINES = ("pooled rows", LOCAL), ("the commoner class", LOCAL)
 NO_SETTINGS: Mapping[str, Any] = {}
 ROUNDS, UPDATES, BATCH = 15, 100, 4  # of FLamby's private runs
 CLAIM = "FLamby's split, epsilon as claimed"
@@ -107,7 +109,7 @@ def one_class(task: Task, epsilon: float, seed: int) -> Any:
 
 
 METHODS: Methods = {
-    **{("pooled rows", LOCAL): pooled, ("the commoner class", LOCAL): one_class},
+    **dict(zip(BASELINES, (pooled, one_class), strict=True)),
     **{(name, trust): ours(name.lower(), trust) for name in COMPARED for trust in TRUSTS},
     ("SoteriaFL", LOCAL): ours("soteriafl", LOCAL, {"privacy.mode": "gradient"}),
 }
@@ -249,26 +251,49 @@ def filled(text: str, found: Results) -> str:
 
 
 def draw(found: Results, path: Path) -> None:
-    """Score by epsilon over the repeated splits, with the deviation over splits."""
+    """Score by epsilon over the repeated splits, with the deviation over splits, beside the two baselines."""
     from matplotlib import pyplot as plt
 
     panels = [(name, preparation) for name, task in TASKS.items() for preparation in task.preparations]
     figure, axes = plt.subplots(1, len(panels), figsize=(12, 3.8), layout="constrained")
     for panel, (task, preparation) in zip(axes, panels, strict=True):
         panel.set(title=f"{task}, {preparation}", xlabel="epsilon", xticks=range(len(EPSILONS)))
-        panel.set_xticklabels(["none" if epsilon == math.inf else f"{epsilon:g}" for epsilon in EPSILONS])
+        panel.set_xticklabels(["no noise" if epsilon == math.inf else f"{epsilon:g}" for epsilon in EPSILONS])
         panel.set_ylabel(f"mean {TASKS[task].measure} of the sites")
+        panel.grid(alpha=0.3)
+        for (method, _), (line, x, side) in zip(
+            BASELINES, (("--", 0.01, "left"), (":", 0.99, "right")), strict=True
+        ):
+            own = found.get(Case(task, REPEATED, method, preparation, LOCAL, math.inf))
+            if own:
+                height = statistics.fmean(own.values())
+                panel.axhline(height, color="grey", linestyle=line)
+                panel.text(
+                    0.01, height, method, fontsize=8, va="bottom", transform=panel.get_yaxis_transform()
+                )
         for place, (method, trust) in enumerate(itertools.product(COMPARED[:2], TRUSTS)):
-            series = [found.get(Case(task, REPEATED, method, preparation, trust, e)) for e in EPSILONS]
-            x, own = zip(
-                *((x, list(values.values())) for x, values in enumerate(series) if values), strict=True
-            )
-            panel.errorbar(
-                np.array(x) + (place - 1.5) / 15, list(map(statistics.fmean, own)), list(map(statistics.stdev, own)),
-                fmt="o-" if trust == LOCAL else "s--", color=f"C{place // 2}", capsize=3, label=f"{method}, {trust}",
-            )  # fmt: skip
+            scores = [found.get(Case(task, REPEATED, method, preparation, trust, e)) for e in EPSILONS]
+            _draw_line(panel, method, trust, (place - 1.5) / 15, scores)
+    low, high = min(ax.get_ylim()[0] for ax in axes[:2]), max(ax.get_ylim()[1] for ax in axes[:2])
+    for panel in axes[:2]:  # one score, one scale
+        panel.set_ylim(low, high)
     axes[0].legend(fontsize=8, loc="lower right")
     figure.savefig(path, dpi=120)
+
+
+def _draw_line(
+    panel: Any, method: str, trust: str, shift: float, scores: Sequence[dict[int, float] | None]
+) -> None:
+    """The scores of one method by epsilon; no line leads to the last one, which is without noise."""
+    x = np.array([place for place, own in enumerate(scores) if own])
+    own = [list(values.values()) for values in scores if values]
+    centre, deviation = np.array(list(map(statistics.fmean, own))), list(map(statistics.stdev, own))
+    look = {"color": COLOURS[method.lower()], "markerfacecolor": None if trust == LOCAL else "white"}
+    panel.errorbar(x + shift, centre, deviation, fmt="o", capsize=3, **look)
+    noisy = x < len(EPSILONS) - 1
+    panel.plot(
+        x[noisy] + shift, centre[noisy], "o-" if trust == LOCAL else "o-.", label=f"{method}, {trust}", **look
+    )
 
 
 def corrected(claims: Sequence[float] = CLAIMED) -> Iterator[str]:
