@@ -127,6 +127,17 @@ def test_settings_whose_server_does_more_are_refused(keys, words):
     assert words in ask(small("fedavg-group", **(NO_PROX | keys))).error.reason
 
 
+def test_settings_of_the_server_that_a_client_would_ignore_are_refused():
+    """Flower's FedProx would otherwise be FedAvg."""
+    for algorithm, words in (("fedavg", "use a FedProx client"), ("fedprox", "fedprox with mu = 0.1")):
+        setup = small("fedavg-group", algorithm=algorithm, **NO_PROX)
+        reply = ask(setup, config={"server-round": 1, "proximal-mu": 0.5})
+        assert "the server sends proximal-mu = 0.5" in reply.error.reason and words in reply.error.reason
+        assert (
+            "which this client does not read" in ask(setup, config={"server-round": 1, "lr": 1}).error.reason
+        )
+
+
 def test_requests_that_make_no_sense_are_refused():
     setup = small("fedavg-group", **NO_PROX)
     two = record_of([setup.start, setup.start])
@@ -278,7 +289,7 @@ def message_app():
             ClientApp(lambda context: Foreign().to_client()),
             "did not report its partition: it does not run a Twinflower",
         ),
-        (message_app(), "nodes cannot take part"),
+        (message_app(), "nodes cannot take part.*: its app's clients are functions, such as @app.train"),
         (
             ClientApp(lambda context: Located(context).to_client()),
             "round 1: none of the 2 replies could be used",
