@@ -268,9 +268,8 @@ def draw(found: Results, path: Path) -> None:
             if own:
                 height = statistics.fmean(own.values())
                 panel.axhline(height, color="grey", linestyle=line)
-                panel.text(
-                    0.01, height, method, fontsize=8, va="bottom", transform=panel.get_yaxis_transform()
-                )
+                across = panel.get_yaxis_transform()
+                panel.text(x, height, method, fontsize=8, va="bottom", ha=side, transform=across)
         for place, (method, trust) in enumerate(itertools.product(COMPARED[:2], TRUSTS)):
             scores = [found.get(Case(task, REPEATED, method, preparation, trust, e)) for e in EPSILONS]
             _draw_line(panel, method, trust, (place - 1.5) / 15, scores)
