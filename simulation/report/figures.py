@@ -35,7 +35,7 @@ _NOTE_LETTERS = 66  # and of the note above its entries
 _LEGEND_LINE = 0.19  # height of a legend line in inches
 _TALLEST = 2.5  # panels share a vertical scale that is at most so many times that of any of them
 _MOST_TICKS = 8  # values of a sweep that are ticks of a log axis
-_NAMED = 5  # most entries of a legend below a single panel; more lines are named at their ends
+_NAMED = 5  # most curves in a legend below a single panel; more are named at their ends
 _APART = 0.052  # of a panel's height, between such names
 _LETTER = 0.075  # width of their letters in inches
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
@@ -79,7 +79,7 @@ def compose_experiment(experiment: Experiment, out: Path) -> Figure:
     for alike in _of_one_data_set(experiment, panels):
         for row in columns[alike].T:
             _share_scale([ax for ax in row if np.isfinite(ax.dataLim.y0)])
-    if len(panels) == 1 and not experiment.ends and len(_entries(columns[0])) > _NAMED:
+    if len(panels) == 1 and not experiment.ends and len(experiment.curves) > _NAMED:
         _name_lines(figure, columns[0], notes[0])
     else:
         _draw_legends(figure, columns, notes, across)
