@@ -33,7 +33,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds
 from ..problems.regularisers import Regulariser
 from ..work import LocalWork, Report
-from .layout import Layout
+from .layout import NOTHING, Layout, Nothing
 
 T = TypeVar("T", bound=np.generic)
 A = TypeVar("A", bound="Algorithm")
@@ -153,15 +153,6 @@ class Algorithm(ABC):
     def upload(self) -> Layout:
         """The layout of a client's reply."""
 
-    @property
-    @abstractmethod
-    def state(self) -> Layout:
-        """The layout of a client's stored state."""
-
-    @abstractmethod
-    def init_client(self, start: Array) -> Any:
-        """The client's state before the first round. start (..., d) is public."""
-
     @abstractmethod
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """The server's state before the first round. key (...,) seeds the public random numbers of the run."""
@@ -210,6 +201,15 @@ class Algorithm(ABC):
         """Raise SettingError if a server cannot run the method yet; it is asked before any client is."""
 
     # ------------------------------------------------------------------------------- rounds
+
+    @property
+    def state(self) -> Layout:
+        """The layout of a client's stored state; by default clients keep nothing."""
+        return NOTHING
+
+    def init_client(self, start: Array) -> Any:
+        """The client's state before the first round. start (..., d) is public."""
+        return Nothing()
 
     def steps_of(self, round_: int) -> int:
         """The number of local steps drawn for a round from `RunInfo.key`, at least 1, of a method that `draws_steps`.

@@ -28,7 +28,7 @@ from ..errors import SettingError
 from ..problems.regularisers import Zero
 from ..settings import FRACTION, Setting
 from ..work import LocalWork, Report
-from .messages import NOTHING, Nothing, Upload
+from .messages import Upload
 from .server_prox import ServerProx
 
 
@@ -48,12 +48,6 @@ class Averaging(ServerProx):
     """FedAvg's clients, which take local steps and send the end point, and a server that averages these."""
 
     counts_steps: ClassVar[bool] = True
-
-    state = NOTHING
-
-    def init_client(self, start: Array) -> Any:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def client_update(
         self, state: Any, inbox: Any, work: LocalWork

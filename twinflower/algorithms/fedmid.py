@@ -48,7 +48,7 @@ from ..settings import Setting, above
 from ..work import LocalWork, Report, no_noise
 from .algorithm import length
 from .local import LocalMethod, path_length
-from .messages import NOTHING, Nothing, Upload, mean_of_senders
+from .messages import Upload, mean_of_senders
 
 _ROUNDED = 32  # values that a step with a prox rounds, none longer than its argument; groups of up to 40 classes
 
@@ -70,12 +70,6 @@ class ProximalSteps(LocalMethod):
     counts_steps: ClassVar[bool] = True
 
     server_step: Annotated[float, Setting("eta_s: the server's step along the mean change", above(0))] = 1.0
-
-    state = NOTHING
-
-    def init_client(self, start: Array) -> Any:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def client_update(self, state: Any, inbox: Any, work: LocalWork) -> tuple[Any, Upload, Report]:
         """Take K local steps from the server's point and send the change."""

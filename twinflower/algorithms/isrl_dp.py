@@ -26,7 +26,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..settings import Setting, one_of
 from ..work import LocalWork, Report
-from .messages import NOTHING, Nothing, Upload, mean_of_senders
+from .messages import Upload, mean_of_senders
 from .server_prox import ServerProx
 
 
@@ -55,12 +55,6 @@ class ISRLDP(ServerProx):
         str, Setting("model to evaluate and deploy: the last, the mean of all (weighted: by t) or of the last part",
                      one_of(("last", "average", "weighted", "tail-mean")))
     ] = field(default="last", kw_only=True)
-
-    state = NOTHING
-
-    def init_client(self, start: Array) -> Any:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """Start with x0 = start."""

@@ -11,7 +11,7 @@ its starting point.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -285,3 +285,10 @@ class Layout:
     def paper_bits(self, d: int) -> int:
         """Number of bits as the papers count them: 32 for every entry, and none for indices."""
         return 32 * sum(f.entries(d) for f in self.fields)
+
+
+class Nothing(NamedTuple):
+    """The empty state of a client that keeps nothing."""
+
+
+NOTHING = Layout(Nothing)

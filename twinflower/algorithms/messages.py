@@ -155,17 +155,12 @@ class Messages(Algorithm):
         return Layout(Upload, Entries("y", "indices", self.up), steps)
 
 
-class Nothing(NamedTuple):
-    """The empty state of a client that keeps nothing."""
-
-
 class Vector(NamedTuple):
     """One vector x (..., d), as an inbox or as an upload."""
 
     x: Array
 
 
-NOTHING = Layout(Nothing)
 VECTOR = Layout(Vector, Point("x"))
 
 

@@ -28,7 +28,7 @@ from ..problems.topologies import adjacency
 from ..work import LocalWork, Report
 from .algorithm import length
 from .layout import Layout, Point
-from .messages import NOTHING, Nothing, Vector
+from .messages import Vector
 from .relay import GradientSteps, GrowingBudget, Server, rows_of_node
 
 
@@ -46,7 +46,6 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget):
     name: ClassVar[str] = "networked-subgradient"
     title: ClassVar[str] = "networked subgradient (Gauthier 2023): Metropolis weights over neighbours, to compare"
 
-    state = NOTHING
     @cached_property
     def inbox(self) -> Layout:
         """The layout of last and mixed."""
@@ -55,10 +54,6 @@ class NetworkedSubgradient(GradientSteps, GrowingBudget):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check_subgradients()
-
-    def init_client(self, start: Array) -> Any:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Inbox:
         """Send each client its own last message and the weighted mean of its neighbourhood."""

@@ -62,8 +62,8 @@ from ..problems.regularisers import ZERO, Regulariser, Zero
 from ..settings import SHARE, Setting, above, between, check_settings
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, to_nodes
-from .layout import Arrays, Layout, Point
-from .messages import NOTHING, VECTOR, Nothing, Vector, check_mode
+from .layout import Arrays, Layout, Nothing, Point
+from .messages import VECTOR, Vector, check_mode
 from .private_newton import KnownNoise, Noisy, PrivateSteps, without_padding
 
 GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
@@ -159,7 +159,6 @@ class Newton(Algorithm):
     info: RunInfo = field(default=NO_INFO, kw_only=True)
     noise: KnownNoise | None = field(default=None, kw_only=True, repr=False)  # its last bits depend on the machine
 
-    state = NOTHING
     inbox = VECTOR
 
     def __post_init__(self) -> None:
@@ -208,10 +207,6 @@ class Newton(Algorithm):
     def with_noise(self, objective: Any, sigmas: Array) -> "Newton":
         """See `Algorithm.with_noise`: the server limits its steps by the noise."""
         return replace(self, noise=self.private.known(objective, sigmas)) if self.private else self
-
-    def init_client(self, start: Array) -> Nothing:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Any:
         """Start at x = start, or at the nearest point at which h is finite."""

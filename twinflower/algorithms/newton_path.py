@@ -44,8 +44,8 @@ from ..settings import SHARE, Setting, above, at_least, check_settings, one_of
 from ..work import LocalWork, Report
 from . import newton
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
-from .layout import Arrays, Layout, Point
-from .messages import NOTHING, Nothing, Vector, check_mode
+from .layout import Arrays, Layout, Nothing, Point
+from .messages import Vector, check_mode
 from .newton import CONVERGED, GOING_ON, Newton, Upload
 from .private_newton import without_padding
 
@@ -156,8 +156,6 @@ class NewtonPath(Algorithm):
     privacy: str = "none"
     info: RunInfo = field(default=NO_INFO, kw_only=True)
 
-    state = NOTHING
-
     def __post_init__(self) -> None:
         check_settings(self)
         check_mode(self)
@@ -209,10 +207,6 @@ class NewtonPath(Algorithm):
             return Support(())
         penalised = self.regulariser.filled(np.zeros(d), self.regulariser.part(np.ones(d)))
         return Support(tuple(np.flatnonzero(penalised == 0).tolist()))
-
-    def init_client(self, start: Array) -> Nothing:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """All points are `start` with 0 in the penalised entries."""

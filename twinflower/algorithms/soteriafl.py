@@ -46,7 +46,6 @@ from ..settings import Setting, between, one_of
 from ..sparsifiers import SPARSIFIERS, kept_entries
 from ..work import LocalWork, Report
 from .echo import (
-    UNACKNOWLEDGED,
     EchoedProx,
     Unacknowledged,
     acknowledge,
@@ -82,8 +81,6 @@ class SoteriaFL(EchoedProx, ISRLDP):
     shift_step: Annotated[
         float, Setting("share of the difference by which an entry that is sent moves its shift", between(0, 1))
     ] = field(default=1.0, kw_only=True)
-
-    state = UNACKNOWLEDGED
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """Start with x0 = start and s = 0."""

@@ -36,7 +36,8 @@ from ..problems.regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, between, check_settings, one_of
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, RunInfo, length, to_nodes
-from .messages import NOTHING, Dense, Nothing, Vector, check_mode, unbiased_mean
+from .layout import Nothing
+from .messages import Dense, Vector, check_mode, unbiased_mean
 
 Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
 
@@ -75,12 +76,6 @@ class Surrogates(Dense):
     def __post_init__(self) -> None:
         check_settings(self)
         check_mode(self)
-
-    state = NOTHING
-
-    def init_client(self, start: Array) -> Nothing:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
         """Send x to every client."""

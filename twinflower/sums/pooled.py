@@ -23,8 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..algorithms.algorithm import Stop
-from ..algorithms.layout import Layout, MaskedInts
-from ..algorithms.messages import Nothing
+from ..algorithms.layout import Layout, MaskedInts, Nothing
 from ..arrays import Array
 from ..errors import RunError, SettingError
 from ..work import LocalWork, Report

@@ -25,8 +25,8 @@ import numpy as np
 
 from ..algorithms import ALGORITHMS
 from ..algorithms.algorithm import Algorithm, RunInfo
-from ..algorithms.layout import Layout, MaskedInts
-from ..algorithms.messages import NOTHING, Messages, Nothing
+from ..algorithms.layout import Layout, MaskedInts, Nothing
+from ..algorithms.messages import Messages
 from ..arrays import Array, Index, Seeds
 from ..errors import SettingError
 from ..privacy.release import Release, Rounding
@@ -75,8 +75,6 @@ class Summed(Algorithm):
         # errors name the user's algorithm
         object.__setattr__(self, "name", f"{self.algorithm.name} with trust sum")
 
-    state = NOTHING
-
     @property
     def upload(self) -> Layout:
         """The layout of the integers."""
@@ -111,10 +109,6 @@ class Summed(Algorithm):
         if not 1 <= round_ <= len(self.widths):
             raise SettingError(f"noise was planned for {len(self.widths)} rounds; got round {round_}")
         return Grid(self.widths[round_ - 1], self.info.num_clients)
-
-    def init_client(self, start: Array) -> Nothing:
-        """The empty state: clients keep nothing."""
-        return Nothing()
 
     def init_server(self, start: Array, num_clients: int, key: Seeds) -> Server:
         """The method's initial server state and initial client state."""
