@@ -32,6 +32,7 @@ from ..privacy.release import Release, Rounding
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds
 from ..problems.regularisers import Regulariser
+from ..settings import check_choice, check_settings
 from ..work import LocalWork, Report
 from .layout import NOTHING, Layout, Nothing
 
@@ -140,6 +141,11 @@ class Algorithm(ABC):
     regulariser: Regulariser  # h of the problem
     info: RunInfo  # public information about the run
     privacy: str  # "none", or the way in which the client's releases are protected
+
+    def __post_init__(self) -> None:
+        """Raise SettingError for settings out of their range, and unless the method has its privacy mode."""
+        check_settings(self)
+        check_choice(f"privacy.mode of {self.name}", self.privacy, self.modes)
 
     # ------------------------------------------------------------------------------- every class defines these
 

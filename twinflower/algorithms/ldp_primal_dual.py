@@ -33,11 +33,11 @@ from ..privacy.release import ALLOCATIONS, Release, Rounding, allocation, read_s
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
-from ..settings import Rule, Setting, at_least, check_settings, one_of
+from ..settings import Rule, Setting, at_least, one_of
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, length, to_nodes
 from .layout import Layout, Point
-from .messages import Dense, Vector, check_mode, mean_over_clients
+from .messages import Dense, Vector, mean_over_clients
 
 _FORGOTTEN = 0.1  # share of the floor
 
@@ -134,8 +134,7 @@ class UnequalRounds(Algorithm):
     ] = 0.0
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_mode(self)
+        super().__post_init__()
         if (self.allocation == "shares") != bool(self.shares):
             raise SettingError(
                 f"shares belong to allocation 'shares', and it needs them; got '{self.shares}' with '{self.allocation}'"

@@ -28,7 +28,7 @@ from ..problems.regularisers import ZERO, Regulariser
 from ..settings import SHARE, Setting, above, at_least, between, check_choice, one_of
 from ..work import LocalWork, Noise, Report, no_noise
 from .algorithm import NO_INFO, RunInfo, length
-from .messages import Messages, check_mode
+from .messages import Messages
 
 Subgradient = Callable[[Array], Array]
 
@@ -192,7 +192,6 @@ class LocalMethod(Messages):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_mode(self)
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @property

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds, of_clients
 from ..randomness import stream
-from ..settings import SHARE, Setting, check_choice, check_settings, one_of
+from ..settings import SHARE, Setting, one_of
 from ..sparsifiers import SPARSIFIERS, Code, RandK, TopK, make_sparsifier, scatter
 from ..work import Report
 from .algorithm import Algorithm, to_nodes
@@ -63,9 +63,6 @@ class Messages(Algorithm):
     missing: Annotated[
         str, Setting("mean of an entry that no client sent: 0 as published, or unchanged", one_of(("zero", "keep")))
     ] = "zero"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def up(self) -> TopK | RandK:
@@ -176,11 +173,6 @@ class Dense(Algorithm):
     def upload(self) -> Layout:
         """The layout of one vector x."""
         return VECTOR
-
-
-def check_mode(algorithm: Any) -> None:
-    """Raise SettingError unless the algorithm has its privacy mode."""
-    check_choice(f"privacy.mode of {algorithm.name}", algorithm.privacy, algorithm.modes)
 
 
 def mean_of_senders(

@@ -59,11 +59,11 @@ from ..problems.interfaces import Batch, Bounds
 from ..problems.losses import ClassWeighted, Likelihood
 from ..problems.objectives import LinearModel
 from ..problems.regularisers import ZERO, Regulariser, Zero
-from ..settings import SHARE, Setting, above, between, check_settings
+from ..settings import SHARE, Setting, above, between
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, to_nodes
 from .layout import Arrays, Layout, Nothing, Point
-from .messages import VECTOR, Vector, check_mode
+from .messages import VECTOR, Vector
 from .private_newton import KnownNoise, Noisy, PrivateSteps, without_padding
 
 GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
@@ -160,10 +160,6 @@ class Newton(Algorithm):
     noise: KnownNoise | None = field(default=None, kw_only=True, repr=False)  # its last bits depend on the machine
 
     inbox = VECTOR
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_mode(self)
 
     @cached_property
     def private(self) -> PrivateSteps | None:

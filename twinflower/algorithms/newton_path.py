@@ -40,12 +40,12 @@ from ..models.information import Information, compact_size
 from ..problems.interfaces import Batch
 from ..problems.regularisers import L1, ZERO, ElasticNet, OnPart, Regulariser, Support
 from ..problems.stratified_cox import StratifiedCox
-from ..settings import SHARE, Setting, above, at_least, check_settings, one_of
+from ..settings import SHARE, Setting, above, at_least, one_of
 from ..work import LocalWork, Report
 from . import newton
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
 from .layout import Arrays, Layout, Nothing, Point
-from .messages import Vector, check_mode
+from .messages import Vector
 from .newton import CONVERGED, GOING_ON, Newton, Upload
 from .private_newton import without_padding
 
@@ -155,10 +155,6 @@ class NewtonPath(Algorithm):
     ] = 1e-12
     privacy: str = "none"
     info: RunInfo = field(default=NO_INFO, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_mode(self)
 
     @property
     def num_folds(self) -> int:

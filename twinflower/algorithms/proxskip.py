@@ -28,12 +28,12 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser
 from ..randomness import stream
-from ..settings import SHARE, Setting, above, check_choice, check_settings
+from ..settings import SHARE, Setting, above, check_choice
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, RunInfo, length, to_nodes
 from .layout import Layout, Point
 from .local import local_steps
-from .messages import Dense, Vector, check_mode, mean_over_clients
+from .messages import Dense, Vector, mean_over_clients
 
 
 class State(NamedTuple):
@@ -72,8 +72,7 @@ class ProxSkip(Dense):
     state = Layout(State, Point("sent"))
 
     def __post_init__(self) -> None:
-        check_settings(self)
-        check_mode(self)
+        super().__post_init__()
         check_choice("sensitivity", self.sensitivity, tuple(SENSITIVITIES))
 
     @property

@@ -27,11 +27,11 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.regularisers import ZERO, Regulariser, Subdifferentiable
 from ..problems.topologies import Neighbours, adjacency, compact, connected, degrees, sums
-from ..settings import SHARE, Setting, at_least, between, check_settings
+from ..settings import SHARE, Setting, at_least, between
 from .algorithm import NO_INFO, RunInfo
 from .echo import acknowledge, nobody_heard, of_node
 from .local import StepDecay, StepSize, decayed
-from .messages import Dense, check_mode, mean_over_clients
+from .messages import Dense, mean_over_clients
 
 
 class Server(NamedTuple):
@@ -151,10 +151,6 @@ class Relayed(Dense):
         int, Setting("silence after which a client leaves the graph; 0 never", at_least(0), "rounds")
     ] = 0
     privacy: str = "none"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_mode(self)
 
     def subgradient(self, x: Array) -> Array:
         """A subgradient R' of h at points (..., d); 0 where h is not differentiable."""

@@ -33,11 +33,11 @@ from ..privacy.release import Release, Rounding, gradient_release
 from ..problems.batches import Workload
 from ..problems.interfaces import Batch, Bounds, RowLosses
 from ..problems.regularisers import ZERO, Regulariser
-from ..settings import SHARE, Setting, above, between, check_settings, one_of
+from ..settings import SHARE, Setting, above, between, one_of
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, RunInfo, length, to_nodes
 from .layout import Nothing
-from .messages import Dense, Vector, check_mode, unbiased_mean
+from .messages import Dense, Vector, unbiased_mean
 
 Decay = Annotated[float, Setting("alpha: how fast averaging and steps shrink with the round", between(0, 0.95))]
 
@@ -72,10 +72,6 @@ class Surrogates(Dense):
                      one_of(("exact", "literal")))
     ] = "exact"
     privacy: str = "none"
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-        check_mode(self)
 
     def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
         """Send x to every client."""
