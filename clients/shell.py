@@ -30,6 +30,7 @@ from twinflower.flower_messages import BEGINS, ENDS
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
+from twinflower.privacy.participation import most_batches
 from twinflower.privacy.release import Rounding
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, ChecksRows, Objective, check_weights
@@ -291,7 +292,9 @@ class _Round(Step):
                 )
 
         size = client.algorithm.upload.bits(client.objective.d) // 8
-        return Cost(release, round_, size, rounding, known, workload.rows)
+        most = most_batches(client.algorithm, guard.bounds, workload)
+        span = workload.span(client.schedule.turn(client.seed, client.client, round_))._replace(most=most)
+        return Cost(release, round_, size, rounding, known, workload.rows, span if most else None)
 
     def reserved(self, size: int) -> AbstractContextManager[None]:
         """See `Step`."""

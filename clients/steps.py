@@ -27,6 +27,7 @@ from twinflower.privacy.charges import BudgetSpent, total_cost
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch
+from twinflower.problems.turns import Span
 from twinflower.queries.first import COUNTS_ROUND, FirstCounts
 from twinflower.queries.model_question import ModelQuestion, SiteAnswer
 from twinflower.wire import checked
@@ -128,7 +129,7 @@ class Cost(NamedTuple):
     """What a release costs, which follows from public numbers.
 
     round: under which the ledger charges it. size: the bytes of the reply. rows, rounding, known: see
-    `Guard.check_size`.
+    `Guard.check_size`. span: see `Guard.open`.
     """
 
     release: Release
@@ -137,6 +138,7 @@ class Cost(NamedTuple):
     rounding: Callable[[], Rounding]
     known: Iterable[Array] = ()
     rows: int = 1
+    span: Span | None = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def _noise(step: Step, cost: Cost | None, requests: RequestReader) -> Noise:
         guard.check_size(cost.release, cost.rows, cost.rounding(), cost.known)
     requests.bind(step.session)
     with step.reserved(cost.size):
-        noise = guard.open(cost.release, cost.round, step.session)
+        noise = guard.open(cost.release, cost.round, step.session, cost.span)
     if guard.secret:
         _log_charge(guard, step.session)
     return noise
@@ -195,9 +197,10 @@ def _noise(step: Step, cost: Cost | None, requests: RequestReader) -> Noise:
 def _log_charge(guard: Guard, session: str) -> None:
     """Write to the site's log what was charged last; it follows from public settings."""
     charges = [charge for charge in guard.ledger.charges() if charge.run == session]
+    spent = total_cost(charges)
     log(
         INFO, "%s of run %s is charged: mu^2 %.4g, and with it %.4g of the run's %.4g",
-        charges[-1].release, session, charges[-1].cost, total_cost(charges), guard.budget.mu_max_squared,
+        charges[-1].release, session, spent - total_cost(charges[:-1]), spent, guard.budget.mu_max_squared,
     )  # fmt: skip
 
 

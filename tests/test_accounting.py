@@ -20,6 +20,7 @@ from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.objectives import LOSSES, LinearModel
 from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.regularisers import L1, Ball, Box, ElasticNet, GroupL1, WeightedL1Box, Zero
+from twinflower.problems.turns import Turns
 from twinflower.randomness import participants
 from twinflower.settings import settings_of
 from twinflower.simulation.results.writing import write_run
@@ -310,10 +311,12 @@ def test_an_infinite_objective_is_refused_unless_x_is_outside_of_hs_set():
 @pytest.mark.parametrize("fresh", [True, False])
 @both_runtimes
 def test_fresh_batches(run, fresh):
-    setup = small("fedpdm", fresh_batches=fresh, seed=3)
-    assert setup.schedule == LocalSchedule(10, 3, fresh)
-    first, second = (setup.schedule.batches(setup.shards, 4, 3, t).positions for t in (1, 2))
-    assert np.array_equal(first, second) == (not fresh)
+    """Six batches an epoch, three steps a round: the first batches come again after two rounds, or never."""
+    setup = small("fedpdm", fresh_batches=fresh, seed=3, clients__per_round=0, batch_size=30)
+    assert setup.schedule == LocalSchedule(30, 3, fresh, turns=Turns(8, 8))
+    first, second, third = (setup.schedule.batches(setup.shards, 4, 3, t).positions for t in (1, 2, 3))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, third) == (not fresh)
     *_, last = slow_run_of(setup)
     assert_allclose(run(setup).model, last.x0, rtol=0, atol=1e-11)
 

@@ -53,7 +53,7 @@ class Rising:
 def rich(unit=ONE_RECORD, **more):
     """A plan with releases of every kind."""
     target = Target(3.0, 1e-5, unit=unit, tune_share=0.2, evaluation_share=0.3, **more)
-    workloads = LocalSchedule(10, 1, group=unit.rows).workloads(np.array(SIZES))
+    workloads = LocalSchedule(10, 5, group=unit.rows).workloads(np.array(SIZES))
     plan = Plan.of(Rising(), Bounds(1.0, 1.0), workloads, ASKED, target, SHARES)
     return plan.with_evaluation([2, 4], np.array([1, 2]), target)
 
@@ -105,7 +105,7 @@ def test_an_entry_costs_what_its_releases_cost():
         release = plan.release_of(kind, 1, 5.0)
         sigma = plan.multipliers[1] * release.spread
         assert_allclose(plan.cost(kind)[1], total_mu([5.0], [sigma]) ** 2)
-        assert_allclose(plan.releases.share(kind), SHARES[kind])  # though client 2 spends nothing else
+        assert_allclose(plan.share(kind), SHARES[kind])  # though client 2 spends nothing else
 
 
 def test_the_cost_of_the_list_is_that_of_the_composition_by_dp_accounting():
@@ -140,7 +140,7 @@ def test_a_plan_without_an_entry_is_one_with_an_entry_of_weight_0(kind, unit):
 
 
 def test_a_share_of_0_leaves_the_noise_of_the_rounds():
-    workloads, target = LocalSchedule(10, 1).workloads(np.array(SIZES)), Target(3.0, 1e-5)
+    workloads, target = LocalSchedule(10, 5).workloads(np.array(SIZES)), Target(3.0, 1e-5)
     bare, zero = (
         Plan.of(Rising(), Bounds(1.0, 1.0), workloads, ASKED, target, shares)
         for shares in (None, {COUNTS: 0.0, INTERVALS: 0.0})

@@ -23,7 +23,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.privacy import Budget, gdp_epsilon, gdp_mu, mechanism, total_mu
 from twinflower.privacy.audit import lower_bound, neighbours, replay
-from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.charges import BudgetSpent, total_cost
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, DrawsOfAll, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
@@ -195,7 +195,14 @@ def test_a_clipped_loss_has_the_same_noise_as_any_other_in_one_local_step(object
     keys = {"clip_norm": 0.1, "epsilon": 8.0, "rho": 0.5, "step_size": 0.5, "local.max-steps": 1}
     hidden = {"hidden_units": 4} if "network" in objective else {}
     for batch, rows in ((0, 180), (20, 20)):
-        setup = small("fedpdm-private", objective__name=objective, batch_size=batch, **keys, **hidden)
+        setup = small(
+            "fedpdm-private",
+            objective__name=objective,
+            batch_size=batch,
+            clients__per_round=0,
+            **keys,
+            **hidden,
+        )
         assert setup.plan.bounds.curvature == np.inf
         release = setup.algorithm.release(setup.plan.bounds, setup.schedule.workload(180), 1)
         assert_allclose(release.sensitivity, 2 * 0.5 * 0.1 / rows, rtol=1e-12)
@@ -785,8 +792,8 @@ def test_as_published_either_clipping_is_the_papers_g():
 def test_only_rounds_in_which_a_client_was_asked_are_paid():
     setup = small("fedpdm-private", rounds=6, epsilon=0.0, noise_multiplier=5.0)
     told = inprocess.train(setup).summary()["privacy"]
-    most, least = setup.plan.releases.rounds_in.max(), setup.plan.releases.rounds_in.min()
-    assert most > least
+    most, least = setup.plan.units.max(), setup.plan.units.min()
+    assert most > least and (setup.plan.units <= setup.plan.releases.rounds_in).all()
     assert_allclose(told["mu"], np.sqrt(most) / 5.0, rtol=1e-12)
     assert_allclose(told["mu_smallest"], np.sqrt(least) / 5.0, rtol=1e-12)
 
@@ -810,16 +817,16 @@ def test_every_client_that_takes_part_spends_the_target_exactly(variant, keys):
     assert (setup.plan.multipliers > 0).all()  # asked all the same, the idle one would be noisy
     grid = InProcessGrid(setup)
     result = run_strategy(setup, grid, "inprocess")
-    charged = [[c.cost for c in grid.client(n).guard.ledger.charges()] for n in range(1, 9)]
+    charged = [grid.client(n).guard.ledger.charges() for n in range(1, 9)]
     assert_array_equal([len(mine) for mine in charged], rounds_in)
-    assert_allclose(np.sqrt([sum(mine) for mine in charged]), target, rtol=1e-12)
+    assert_allclose(np.sqrt([total_cost(mine) for mine in charged]), target, rtol=1e-12)
     (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
     assert stacked.summary()["privacy"] == result.summary()["privacy"]
 
 
 def test_seeds_that_are_stacked_have_the_noise_of_their_own_participation():
-    setups = prepare_seeds(small("fedpdm-private", rounds=6).config, [0, 1, 2])
+    setups = prepare_seeds(small("fedpdm-private", rounds=6, batch_size=0).config, [0, 1, 2])
     assert len({tuple(setup.plan.multipliers) for setup in setups}) == 3
     for setup, result in zip(setups, cohort.train(setups), strict=True):
         assert_allclose(result.model, cohort.train([setup])[0].model, rtol=1e-9, atol=1e-12)
@@ -832,16 +839,16 @@ def test_nobody_can_be_asked_for_more_than_the_target(tmp_path):
         np.flatnonzero(setup.plan.releases.rounds_in == 0),
         int(setup.plan.releases.rounds_in.argmax()),
     )
-    for number, most in ((int(idle), 1), (busy, setup.plan.releases.rounds_in[busy])):
+    for number in (int(idle), busy):
         node = {"partition-id": number, "num-partitions": 8, "lifetime-epsilon": 99.0}
         guard = site_guard(setup, read_site(node | {"state-dir": str(tmp_path / str(number))}), "1")
-        release = setup.algorithm.release(guard.bounds, setup.schedule.workload(100), 1)
-        for round_ in range(1, int(most) + 1):
-            guard.open(release, round_)
+        load = setup.schedule.workload(100)
+        release = setup.algorithm.release(guard.bounds, load, 1)
+        spans = [load.span(setup.schedule.turn(0, number, round_)) for round_ in range(1, 9)]
         with pytest.raises(BudgetSpent, match="the run's privacy budget is spent"):
-            guard.open(release, 7)
-        spent = sum(charge.cost for charge in guard.ledger.charges())
-        assert_allclose(np.sqrt(spent), gdp_mu(8.0, 1e-4), rtol=1e-9)
+            for round_, span in enumerate(spans, 1):
+                guard.open(release, round_, span=span)
+        assert_allclose(np.sqrt(total_cost(guard.ledger.charges())), gdp_mu(8.0, 1e-4), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -871,7 +878,7 @@ def test_a_clients_ledger_is_the_servers_account(first_round):
     for node in range(1, 9):
         charges = grid.client(node).guard.ledger.charges()
         assert len(charges) == setup.plan.releases.rounds_in[node - 1]
-        assert_allclose(sum(c.cost for c in charges), setup.plan.mu[node - 1] ** 2, rtol=1e-9)
+        assert_allclose(total_cost(charges), setup.plan.mu[node - 1] ** 2, rtol=1e-9)
         assert all(c.sigma == c.sensitivity * setup.plan.multipliers[node - 1] for c in charges)
 
 
@@ -899,7 +906,7 @@ def test_a_private_reply_holds_nothing_that_is_not_noisy_or_public():
 
 
 def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
-    setup = small("fedpdm-private", clients__per_round=0, rounds=4)
+    setup = small("fedpdm-private", clients__per_round=0, rounds=4, batch_size=0)
     grid, strategy = InProcessGrid(setup), strategy_of(setup)
     poor = grid.client(3)
     poor.guard = replace(poor.guard, budget=Budget(2.5 / setup.plan.multipliers[2] ** 2))

@@ -285,7 +285,7 @@ def test_with_private_ranges_the_rows_are_scaled_by_them(private, tmp_path):
         for name, own in direct.information.arrays.items():
             assert_allclose(other.information.arrays[name], own, rtol=1e-9, atol=1e-9)
     if private:
-        assert_allclose([setup.plan.releases.share(COUNTS), setup.plan.releases.share(INTERVALS)], [0.2, 0.5])
+        assert_allclose([setup.plan.share(COUNTS), setup.plan.share(INTERVALS)], [0.2, 0.5])
 
 
 def test_a_run_that_was_cut_off_releases_the_same(tmp_path):

@@ -73,7 +73,7 @@ def test_rounds_drawn_together_are_those_drawn_one_by_one(size, rounds):
 @pytest.mark.parametrize("size", [1, 7, 600, 70_000])
 def test_permutations_of_many_addresses_are_those_of_their_streams(size):
     seeds, clients, kept = [0, 5, 2**64 - 1], [9, 0, 3], min(size, 50)
-    drawn = permutations(seeds, "batches", clients, 4, size, (3, kept))
+    drawn = permutations(seeds, "batches", clients, [4] * len(seeds), size, (3, kept))
     for own, seed, client in zip(drawn, seeds, clients, strict=True):
         draw = stream(seed, "batches", client, 4)
         for entries in own:

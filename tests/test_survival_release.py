@@ -416,7 +416,7 @@ def test_private_ranges_and_a_curve_are_one_release(private, tmp_path):
             assert_array_equal(table.cells, counts.parts[1].counts())
     if private:
         plan = setup.plan
-        assert plan.releases.share(COUNTS) == pytest.approx(0.2 + 0.1)  # of both shares
+        assert plan.share(COUNTS) == pytest.approx(0.2 + 0.1)  # of both shares
         assert plan.epsilon_limit == pytest.approx(8.0)
 
 

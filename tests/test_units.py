@@ -160,7 +160,7 @@ def test_the_planner_raises_the_noise_so_that_epsilon_is_that_of_the_group():
     ]
     assert_allclose(sigmas[1], 3 * sigmas[0])
     assert_allclose(three.plan.epsilon_limit, epsilon)
-    workload, rounds = three.schedule.workload(40).for_one_row, three.config.rounds
+    workload, rounds = three.schedule.workload(40).for_one_row, round(three.plan.units[0])
     record = three.algorithm.release(three.plan.bounds, workload, 1).sensitivity
     mu = total_mu(np.full(rounds, 3 * record), sigmas[1][0])
     assert_allclose(gdp_epsilon(mu, delta), epsilon)

@@ -62,11 +62,11 @@ class _Movable(threading.local):
         self.philox = Philox(key=0)
         self.generator, self.state = Generator(self.philox), self.philox.state
 
-    def turn(self, seed: int, word: int) -> None:
-        """Move to another seed and third word of the counter."""
+    def turn(self, seed: int, client: int, round_: int) -> None:
+        """Move to the address of another seed, client and round."""
         _check_seed(seed)
         address = self.state["state"]
-        address["key"][0], address["counter"][2] = seed, word
+        address["key"][0], address["counter"][2:] = seed, (client + 1, round_)
         self.philox.state = self.state
 
 
@@ -94,16 +94,21 @@ def stream(seed: int, purpose: str, client: int = 0, round_: int = 0) -> Generat
 
 
 def permutations(
-    seeds: Iterable[int], purpose: str, clients: Iterable[int], round_: int, size: int, shape: tuple[int, int]
+    seeds: Iterable[int],
+    purpose: str,
+    clients: Iterable[int],
+    rounds: Iterable[int],
+    size: int,
+    shape: tuple[int, int],
 ) -> Index:
-    """The first shape[1] entries of shape[0] permutations of 0, ..., size - 1 for each address (seed, client), as its
-    `stream` gives them: (addresses, *shape)."""
-    addresses = list(zip(seeds, clients, strict=True))
+    """The first shape[1] entries of shape[0] permutations of 0, ..., size - 1 for each address (seed, client, round),
+    as its `stream` gives them: (addresses, *shape)."""
+    addresses = list(zip(seeds, clients, rounds, strict=True))
     drawn, row = np.empty((len(addresses), *shape), np.int64), np.empty(size, np.int64)
     ordered = _numbers(1 << size.bit_length())[:size]  # `permutation(size)` would make it anew each time
-    shuffle = _moved(0, purpose, (0, 0, 0, round_)).shuffle  # to each seed and client below
-    for permuted, (seed, client) in zip(drawn, addresses, strict=True):
-        _movable.turn(seed, client + 1)
+    shuffle = _moved(0, purpose, (0, 0, 0, 0)).shuffle  # to each address below
+    for permuted, address in zip(drawn, addresses, strict=True):
+        _movable.turn(*address)
         for entries in permuted:
             row[:] = ordered
             shuffle(row)

@@ -109,7 +109,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
             "local steps x rows, smallest and largest client",
             "; ".join(f"{p.steps} x {p.rows}" for p in workloads),
         ),
-        (f"releases of a round that {plan.unit.target} can touch", _between(plan.affected_releases)),
+        (f"releases of a round that {plan.unit.target} can touch", _between(plan.participation.affected)),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
     ]

@@ -1,6 +1,7 @@
 """A run's privacy: the plan made from its settings, and the resulting guarantee in numbers and in words."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,12 +98,18 @@ def _plan(
         honest, d = privacy.honest_sites, algorithm.release_size(objective.d)
         return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
     if not isinstance(privacy, AsPublished):
-        return Plan.of(algorithm, bounds, workloads, asked, target, shares)
+        turns = partial(_turns, schedule, config.seed)
+        return Plan.of(algorithm, bounds, workloads, asked, target, shares, turns)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
     )
     return published_plan(algorithm, bounds, workloads, sizes, asked, target, rule)
+
+
+def _turns(schedule: LocalSchedule, seed: int, clients: Index, round_: int) -> list[int]:
+    """The turns of clients as their schedule counts them."""
+    return schedule.turns.of([seed] * len(clients), clients, round_)
 
 
 def spent(plan: Plan, seeded: bool = True) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from twinflower.known_objectives import ObjectiveSettings
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.penalties import Penalty
 from twinflower.problems.topologies import Topology
+from twinflower.problems.turns import Turns
 from twinflower.randomness import participants
 from twinflower.settings import Value, build, changed
 
@@ -102,6 +103,7 @@ class Config:
             local.max_steps if self.method.takes_local_steps else 1,
             local.fresh_batches,
             self.privacy.unit.rows,
+            Turns(self.clients.count, self.sampled, self.clients.first_round),
         )
 
     @property

@@ -78,7 +78,7 @@ class Local:
     max_steps: Annotated[
         int, Setting("steps in a round; 0: an epoch less one", between(0, 10_000), "steps")
     ] = 2
-    fresh_batches: Annotated[bool, Setting("shuffle the rows anew in every round")] = True
+    fresh_batches: Annotated[bool, Setting("shuffle the rows anew for every epoch; false: one order")] = True
 
     def check(self, method: Any) -> None:
         """Raise SettingError for batches with an algorithm that needs all rows in every round."""

@@ -38,7 +38,7 @@ from twinflower.privacy import Budget, gdp_epsilon
 from twinflower.privacy.charges import BudgetSpent, Ledger
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.mechanism import Draws
-from twinflower.privacy.plan import TRAINED, TUNING, Plan, PlannedRelease
+from twinflower.privacy.plan import TUNING, Plan, PlannedRelease
 from twinflower.privacy.release import Release
 from twinflower.privacy.unit import Unit
 from twinflower.problems.interfaces import Batch
@@ -369,10 +369,7 @@ def _parts(candidate: Candidate, candidates: int) -> list[Array]:
     """For each stage, the part (N,) of every client's cost that lies in it."""
     plan, config = candidate.plan, candidate.setup.config
     spent = [
-        plan.releases.so_far((t, config.asked(t)) for t in range(1, end + 1)).weights(*TRAINED)
+        plan.so_far((t, config.asked(t)) for t in range(1, end + 1)).units_trained
         for end in (0, *candidate.ends(candidates))
     ]
-    return [
-        (late - early) / np.maximum(plan.releases.weights(*TRAINED), 1e-300)
-        for early, late in pairwise(spent)
-    ]
+    return [(late - early) / np.maximum(plan.units_trained, 1e-300) for early, late in pairwise(spent)]

@@ -13,7 +13,7 @@ import numpy as np
 from ..arrays import Array, Index
 from ..errors import SettingError
 from ..privacy.accountant import classical_noise_multiplier
-from ..privacy.plan import Participation, Plan, Target, draft
+from ..privacy.plan import Plan, Sampled, Target, draft
 from ..privacy.release import geometric_sum, step_factor
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
@@ -113,7 +113,7 @@ class PublishedPlan(Plan):
 
 def published_plan(
     algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], sizes: Sequence[int] | Index,
-    asked: Participation, target: Target, rule: PublishedRule,
+    asked: Sampled, target: Target, rule: PublishedRule,
 ) -> PublishedPlan:  # fmt: skip
     """The noise of Li 2023 and Li 2024 for clients with these numbers of rows (N,), with its true cost."""
     z = np.full(len(workloads), target.noise_multiplier)
@@ -125,13 +125,13 @@ def published_plan(
     costs = true_costs(algorithm, bounds, workloads, asked)
     said, provable = caveat(algorithm, costs, rule.clips_means)
     return PublishedPlan(
-        claimed.mode, claimed.delta, z, bounds, claimed.releases, claimed.affected_releases, claimed.mu_limit, said,
+        claimed.mode, claimed.delta, z, bounds, claimed.releases, claimed.participation, claimed.mu_limit, said,
         provable, target.epsilon or None, true_costs=costs,
     )  # fmt: skip
 
 
 def true_costs(
-    algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], asked: Participation
+    algorithm: FedPDM, bounds: Bounds, workloads: Sequence[Workload], asked: Sampled
 ) -> Array:
     """The sum over each client's rounds of (true / published sensitivity)^2, (N,). Divided by the squared noise
     multiplier it is mu^2 (Gaussian differential privacy).

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..errors import TwinflowerError
+from ..problems.turns import Span
 from .accountant import Budget
+from .participation import Visit, worst_cost
 
 
 class LedgerError(TwinflowerError):
@@ -32,6 +34,7 @@ class Charge:
     intervals follow from. split: identifies the division of the rows into
     those that are trained on and those that are held out, if what is protected lies in one part only (`total_cost`);
     otherwise empty. flower_run: the id of Flower's run in which a deployed site was charged; otherwise empty.
+    span: the batches of a round that goes on in a permutation of the rows, so that a record is in few such rounds.
 
     The ledger finds lines by their first two fields: run and round stay first, in this order.
     """
@@ -47,6 +50,16 @@ class Charge:
     alone: float | None = None
     split: str = ""
     flower_run: str = ""
+    span: Span | None = None
+
+    def __post_init__(self) -> None:
+        if self.span is not None:  # read from a file it is a list
+            object.__setattr__(self, "span", Span(*self.span))
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether the charge increases the total cost of a run by its own cost, whatever was charged before."""
+        return not self.split and self.span is None
 
     @property
     def release(self) -> str:
@@ -64,21 +77,37 @@ def total_cost(
 ) -> float:
     """The cost of these charges together, in mu^2; `cost` gives that of a single charge.
 
-    Costs add up, with one exception. Within a run, training and evaluation with the same split concern different
+    Costs add up, with two exceptions. Within a run, training and evaluation with the same split concern different
     records, and a record pays the larger of the two sums. In another run, or with another split, a record may lie in
-    the other part, so these are added.
+    the other part, so these are added. And a record is in one batch of each permutation of the rows, so rounds of the
+    same run and settings that go on in one permutation cost what the worst batch costs (`participation`).
     """
-    parts: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    parts: dict[tuple[str, str], tuple[list[Charge], list[Charge]]] = {}
     for charge in charges:
         key = (charge.run, charge.split) if charge.split else ("", "")
         held_out = bool(charge.split) and charge.round < 0
-        parts.setdefault(key, ([], []))[held_out].append(cost(charge))
-    return math.fsum(max(math.fsum(trained), math.fsum(evaluated)) for trained, evaluated in parts.values())
+        parts.setdefault(key, ([], []))[held_out].append(charge)
+    return math.fsum(max(_sum(trained, cost), _sum(evaluated, cost)) for trained, evaluated in parts.values())
+
+
+def _sum(charges: Iterable[Charge], cost: Callable[[Charge], float]) -> float:
+    """The cost of charges about the same rows."""
+    alone: list[float] = []
+    going_on: dict[tuple[str, str], list[Visit]] = {}
+    for charge in charges:
+        if charge.span is None:
+            alone.append(cost(charge))
+        else:
+            visit = Visit(charge.span, (charge.sensitivity / charge.sigma) ** 2, charge.touched)
+            going_on.setdefault((charge.run, charge.config), []).append(visit)
+    return math.fsum([*alone, *map(worst_cost, going_on.values())])
 
 
 def added_cost(charge: Charge, before: list[Charge]) -> float:
     """By how much a charge increases the total cost of a run with these charges before."""
-    return max(0.0, total_cost([*before, charge]) - total_cost(before)) if charge.split else charge.cost
+    if charge.adds_up:
+        return charge.cost
+    return max(0.0, total_cost([*before, charge]) - total_cost(before))
 
 
 class Ledger(Protocol):

@@ -10,6 +10,7 @@ from ..arrays import Array
 from ..errors import ReplyError, SettingError
 from ..norms import norms
 from ..problems.interfaces import Batch, Bounds
+from ..problems.turns import Span
 from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu
@@ -127,12 +128,13 @@ class Guard:
         not cover it. session: see `open`."""
         return self.ledger.check_plan(session or self.run, self.config, self.budget)
 
-    def open(self, release: Release, round_: int, run: str = "") -> Noise:
+    def open(self, release: Release, round_: int, run: str = "", span: Span | None = None) -> Noise:
         """Charge the round to the ledger and return its noise.
 
         run: the session under which the round is charged; the guard's own run is then Flower's, of which a session that
-        was resumed has several. The charge is recorded before anything private is computed. Raises BudgetSpent or
-        LedgerError, and SettingError for a release without a finite sensitivity.
+        was resumed has several. span: of a round that goes on in a permutation of the rows (`Charge`); without it the
+        round is charged as if a record were in every round. The charge is recorded before anything private is computed.
+        Raises BudgetSpent or LedgerError, and SettingError for a release without a finite sensitivity.
         """
         if not SMALLEST < release.sensitivity < LARGEST:
             raise SettingError(
@@ -151,6 +153,7 @@ class Guard:
             self.config,
             split=self.split,
             flower_run=self.run if run else "",
+            span=span,
         )
         self.ledger.charge(charge, self.budget)
         return GaussianNoise(sigma, self.draws(round_), grid=self.secret)

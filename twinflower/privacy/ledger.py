@@ -87,7 +87,7 @@ class FileLedger:
     def _add(self, file: LockableFile, book: bytes, charge: Charge, budget: Budget) -> None:
         in_run, ever = _sum(book, "run_sum", charge.run), _sum(book, "sum")
         known = start_of(charge.run, charge.round) in book
-        cost = added_cost(charge, charges_in(book, charge.run)) if charge.split else charge.cost
+        cost = charge.cost if charge.adds_up else added_cost(charge, charges_in(book, charge.run))
         check_cost(charge, known, budget, in_run, cost)
         reserved = self._reserved(book, charge.run, charge.config, budget, cost)
         reserved[charge.run] -= cost

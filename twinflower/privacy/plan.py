@@ -9,11 +9,12 @@ clients' data, the settings and the participation are public, and the server may
     plan = Plan.of(algorithm, objective.bounds(row_norm), schedule.workloads(sizes), asked, target)
     guard = plan.guard(client, ledger)
 
-Costs add up, with one exception, the evaluation on held-out rows. Which rows are held out depends on the seed and on
-public numbers only. A record is therefore either trained on or held out. If it is trained on, it affects the evaluation
-only through what training releases, which pays for that; if it is held out, it does not affect training. So a record
-pays the larger of the two costs (parallel composition). Without a group column a group of records can be partly in
-both parts, and pays for both (`Unit.parts`).
+Costs add up, with two exceptions. Where rounds go on through one permutation of a client's rows, a record is in few of
+them (`participation`). And evaluations on held-out rows concern other rows. Which rows are held out depends on the seed
+and on public numbers only. A record is therefore either trained on or held out. If it is trained on, it affects the
+evaluation only through what training releases, which pays for that; if it is held out, it does not affect training. So
+a record pays the larger of the two costs (parallel composition). Without a group column a group of records can be
+partly in both parts, and pays for both (`Unit.parts`).
 """
 
 import math
@@ -32,10 +33,11 @@ from .accountant import Budget, gdp_epsilon, gdp_mu, zcdp_mu, zcdp_rho_papers
 from .charges import Ledger
 from .guard import Guard
 from .mechanism import secret, seeded
+from .participation import CountsTurns, Participation, every_round, most_batches
 from .release import Planned, Release, check_sensitivities
 from .unit import ONE_RECORD, Unit
 
-Participation = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
+Sampled = Sequence[Sequence[int] | Index]  # the clients of each round, from the public sampling
 
 ROUND, COUNTS, INTERVALS, EVALUATION, TUNING = "round", "counts", "intervals", "evaluation", "tuning"
 TRAINED = ROUND, COUNTS, INTERVALS
@@ -111,8 +113,9 @@ class PlannedRelease(NamedTuple):
 
     what: a ROUND of the training; COUNTS of the training rows, before round 1; what INTERVALS follow from, after the
     last round; an EVALUATION on held-out rows; all of a TUNING before the run. round: 0 for before round 1. weight: the
-    budget relative to a round of weight 1, a number or (K,); the release costs weight times as much mu^2. multiplier:
-    sigma / sensitivity of a release of weight 1; 0 if it is the client's multiplier of the plan.
+    budget relative to a release of weight 1, a number or (K,); the release costs weight times as much mu^2, and a round
+    that costs for every release that a record can affect. multiplier: sigma / sensitivity of a release of weight 1; 0
+    if it is the client's multiplier of the plan.
     """
 
     what: str
@@ -164,10 +167,10 @@ class Releases:
             total[clients] += weight
         return total
 
-    def share(self, kind: str) -> float:
-        """The share of the budget for COUNTS or INTERVALS of every client that is ever sampled."""
-        busiest = self.rounds_in.argmax()
-        return float(self.weights(kind)[busiest] / self.weights(*TRAINED)[busiest])
+    @property
+    def rounds(self) -> list[tuple[int, Index, float]]:
+        """The rounds of the training, with their clients and weights."""
+        return [(entry.round, entry.clients, float(entry.weight)) for entry in self.of_kind(ROUND)]
 
     @cached_property
     def rounds_in(self) -> Array:
@@ -185,11 +188,10 @@ class Plan:
     """The noise of a run and its privacy cost, computed before the run starts.
 
     mode: the algorithm's `privacy`. multipliers (N,): each client's noise multiplier, sigma / sensitivity of a release
-    of weight 1. bounds: of the objective on allowed rows. releases: all of the run. affected_releases (N,): how many
-    releases of one round a single record can affect; every weight in TRAINED counts so many times. mu_limit: the
-    largest mu that any client may reach in this run, without the tuning before it. unit: what is protected, to which
-    every sensitivity refers. claimed_epsilon: the total that a paper's rule claims for its noise; caveat: what is wrong
-    with that claim; provable: whether any guarantee remains.
+    of weight 1. bounds: of the objective on allowed rows. releases: all of the run. participation: in how many of them
+    a record can be. mu_limit: the largest mu that any client may reach in this run, without the tuning before it. unit:
+    what is protected, to which every sensitivity refers. claimed_epsilon: the total that a paper's rule claims for its
+    noise; caveat: what is wrong with that claim; provable: whether any guarantee remains.
     """
 
     mode: str
@@ -197,7 +199,7 @@ class Plan:
     multipliers: Array
     bounds: Bounds
     releases: Releases
-    affected_releases: Index
+    participation: Participation
     mu_limit: float
     caveat: str = ""
     provable: bool = True
@@ -206,18 +208,18 @@ class Plan:
 
     @classmethod
     def of(
-        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Participation, target: Target,
-        shares: Mapping[str, float] | None = None,
+        cls, algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Sampled, target: Target,
+        shares: Mapping[str, float] | None = None, turns: CountsTurns = every_round,
     ) -> "Plan":  # fmt: skip
         """Plan the noise of clients with these workloads (`LocalSchedule.workloads`).
 
         bounds: of the objective on allowed rows. asked: for each round, the numbers of the sampled clients, from 0.
-        shares: those of the budget for COUNTS and INTERVALS, below 1 in all. Raises SettingError if no amount of noise
-        can give this algorithm the target.
+        shares: those of the budget for COUNTS and INTERVALS, below 1 in all. turns: must count the rounds of clients as
+        their `LocalSchedule` does. Raises SettingError if no amount of noise can give this algorithm the target.
         """
         if algorithm.privacy not in ("public-state", "gradient"):
             raise SettingError(f"no plan for privacy '{algorithm.privacy}'")
-        plan = draft(algorithm, bounds, workloads, asked, target, shares or {})
+        plan = draft(algorithm, bounds, workloads, asked, target, shares or {}, turns)
         rule = _rule_of(algorithm, target, plan.releases.rounds_in)
         _check_rule(rule, target, bool(shares and any(shares.values())))
         papers = target.epsilon and (rule is not None or target.conversion == "zcdp")
@@ -247,18 +249,33 @@ class Plan:
 
     # --- what the list costs
 
+    @cached_property
+    def units(self) -> Array:
+        """The cost (N,) of all rounds in units of a release of weight 1: how many of their releases a record can be
+        in."""
+        return self.participation.units(self.releases.rounds)
+
+    @property
+    def units_trained(self) -> Array:
+        """The same (N,) of all releases in TRAINED."""
+        return self.units + self.releases.weights(COUNTS, INTERVALS)
+
     def cost(self, kind: str) -> Array:
         """The cost mu^2 (N,) of the releases of this kind."""
         weights, entries = self.releases.weights(kind), self.releases.of_kind(kind)
         if entries and entries[0].multiplier:
             return weights / entries[0].multiplier ** 2
-        return weights * self.affected_releases / self.multipliers**2
+        return (self.units if kind == ROUND else weights) / self.multipliers**2
+
+    def share(self, kind: str) -> float:
+        """The share of the budget for COUNTS or INTERVALS of every client that is ever sampled."""
+        busiest = self.releases.rounds_in.argmax()
+        return float(self.releases.weights(kind)[busiest] / self.units_trained[busiest])
 
     @property
     def mu_trained(self) -> Array:
         """mu (N,) of all releases in TRAINED."""
-        weights = self.releases.weights(*TRAINED)
-        return np.sqrt(weights * self.affected_releases) / self.multipliers  # type: ignore[no-any-return]
+        return np.sqrt(self.units_trained) / self.multipliers  # type: ignore[no-any-return]
 
     def _with_evaluations(self, trained: Array) -> Array:
         """The cost mu^2 (N,) of releases about the rows that are trained on together with the evaluations."""
@@ -294,8 +311,7 @@ class Plan:
 
     def release_of(self, kind: str, client: int, sensitivity: float) -> Release:
         """A client's release of COUNTS or INTERVALS with this sensitivity."""
-        weight = self.releases.weights(kind)[client] * self.affected_releases[client]
-        return Release(sensitivity, weight=float(weight))
+        return Release(sensitivity, weight=float(self.releases.weights(kind)[client]))
 
     def least_multiplier(self, client: int) -> float:
         """The smallest sigma / sensitivity over all releases of a client, whatever rounds the server asks for."""
@@ -322,31 +338,32 @@ class Plan:
 
 
 def draft(
-    algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Participation, target: Target,
-    shares: Mapping[str, float],
+    algorithm: Planned, bounds: Bounds, workloads: Sequence[Workload], asked: Sampled, target: Target,
+    shares: Mapping[str, float], turns: CountsTurns = every_round,
 ) -> Plan:  # fmt: skip
     """The plan of `Plan.of` with noise multiplier 1, without `mu_limit`; SettingError for sensitivities that are not
     finite."""
     releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
     check_sensitivities(np.array([release.sensitivity for release in releases.values()]))
     affected = np.array([releases[workload].affected_releases for workload in workloads])
+    most = {workload: most_batches(algorithm, bounds, workload) for workload in releases}
+    participation = Participation(affected, workloads, most, turns)
     weights = [algorithm.release(bounds, workloads[0], t).weight for t in range(1, len(asked) + 1)]
-    listed = _listed(weights, asked, len(workloads), shares, target.mu_tuning)
-    noise = np.ones(len(workloads))
-    return Plan(algorithm.privacy, target.delta, noise, bounds, listed, affected, math.inf, unit=target.unit)
-
-
-def _listed(
-    weights: Sequence[float], asked: Participation, num_clients: int, shares: Mapping[str, float], mu_tuning: float
-) -> Releases:  # fmt: skip
-    """The releases of a run with rounds of these weights (T,), without evaluations. A client that is never sampled
-    has the other releases of one that is sampled once."""
     clients = [np.asarray(sampled, dtype=np.int64) for sampled in asked]
     each = enumerate(zip(clients, weights, strict=True), 1)
-    rounds = Releases(num_clients, tuple(PlannedRelease(ROUND, t, *own) for t, own in each))
-    trained, everybody = rounds.weights(ROUND), np.arange(num_clients)
-    whole = np.where(trained > 0, trained, rounds.heaviest) / (1 - sum(shares.values()))
-    when = {COUNTS: 0, INTERVALS: len(weights)}
+    rounds = Releases(len(workloads), tuple(PlannedRelease(ROUND, t, *own) for t, own in each))
+    noise = np.ones(len(workloads))
+    plan = Plan(
+        algorithm.privacy, target.delta, noise, bounds, rounds, participation, math.inf, unit=target.unit
+    )
+    return replace(plan, releases=_with_others(plan, shares, target.mu_tuning))
+
+
+def _with_others(plan: Plan, shares: Mapping[str, float], mu_tuning: float) -> Releases:
+    """The releases of a plan of rounds together with the others, without evaluations."""
+    rounds, everybody = plan.releases, np.arange(plan.releases.num_clients)
+    whole = (plan.units + _once(plan)) / (1 - sum(shares.values()))
+    when = {COUNTS: 0, INTERVALS: len(rounds.entries)}
     others = [
         PlannedRelease(what, when[what], everybody, whole * part) for what, part in shares.items() if part
     ]
@@ -354,18 +371,21 @@ def _listed(
     return replace(rounds, entries=(*tuning, *rounds.entries, *others))
 
 
+def _once(plan: Plan) -> Array:
+    """The units (N,) of a single round for a client that is never sampled, which needs no noise: its other releases,
+    and its multiplier, are those of a client that is sampled once. 0 for the others."""
+    listed = plan.releases
+    return np.where(listed.rounds_in > 0, 0.0, listed.heaviest * plan.participation.affected)
+
+
 def _multipliers(plan: Plan, target: Target) -> Array:
     """Each client's noise multiplier (N,), computed for its own rounds, which are public.
 
-    With a target epsilon, every client spends exactly the target. A client that is never sampled needs no noise; its
-    multiplier here would meet the target if it were sampled once.
+    With a target epsilon, every client that is ever sampled spends exactly the target.
     """
-    listed = plan.releases
     if target.noise_multiplier:
-        return np.full(listed.num_clients, target.noise_multiplier)
-    once = np.where(listed.rounds_in > 0, 0.0, listed.heaviest)
-    units = (listed.weights(*TRAINED) + once) * plan.affected_releases
-    return np.sqrt(units) / target.mu  # type: ignore[no-any-return]
+        return np.full(plan.releases.num_clients, target.noise_multiplier)
+    return np.sqrt(plan.units_trained + _once(plan)) / target.mu  # type: ignore[no-any-return]
 
 
 def _rule_of(algorithm: Planned, target: Target, rounds_in: Array) -> Array | None:

@@ -2,13 +2,14 @@
 
 `Shards` stores the rows of all clients, grouped by client, over one array. A `LocalSchedule` sets the number of rows
 per local step and the number of steps. `LocalSchedule.batches` returns the sequence of `Batch`es that an algorithm
-receives, for one client or for a stacked cohort; both use the same random draws.
+receives, for one client or for a stacked cohort; both use the same random draws. Which batches of which permutation a
+round takes is its `Span`.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from ..norms import norms
 from ..randomness import permutations
 from .interfaces import Batch, Objective
 from .penalised import Penalised
+from .turns import EVERY_ROUND, Span, Turns, span_of
 
 _BLOCK = 4096  # rows whose norms are computed at once
 _TOGETHER = 2**17  # numbers of features computed at once, 1 MiB, for the cache; more if a step has more
@@ -199,12 +201,14 @@ class Workload(NamedTuple):
     """Public size of a client's round: number of local steps, rows per step, and batches per epoch.
 
     replaced: how many of the client's rows are protected together; neighbouring data sets differ in so many rows.
+    fixed: whether all epochs have the same batches in the same order.
     """
 
     steps: int
     rows: int
     per_epoch: int
     replaced: int = 1
+    fixed: bool = False
 
     @property
     def replaced_in_batch(self) -> int:
@@ -216,22 +220,35 @@ class Workload(NamedTuple):
         """The same workload when a single row is replaced."""
         return self._replace(replaced=1)
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a round goes on in the permutation of the round before."""
+        return self.per_epoch > 1 and (self.fixed or self.per_epoch >= 2 * self.steps)
+
+    def span(self, turn: int) -> Span:
+        """The batches of a client's turn-th round, from 1."""
+        return span_of(turn, self.steps, self.per_epoch, self.fixed)
+
 
 @dataclass(frozen=True)
 class LocalSchedule:
-    """How a client goes through its m rows in one round.
+    """How a client goes through its m rows, round after round.
 
     batch_size is b; 0 uses all rows in every step. max_local_steps is Q; 0 uses floor(m/b) - 1 steps, but at least 1:
     one step less than an epoch, which the papers use without stating it. Batches are drawn without replacement from
-    a new permutation for each epoch; rows that do not fill a batch are skipped in that epoch. A client with fewer
-    than b rows uses all of them in every step. With fresh = False every round uses the order of round 1.
+    a permutation; rows that do not fill a batch are skipped in that epoch. A client with fewer than b rows uses all of
+    them in every step. Rounds go on where the client's last round ended, as `turns.span_of` says: with fresh = True
+    through a new permutation for each epoch, with fresh = False again and again through one.
     group: how many rows of a client are protected together; 0: all of them.
+    turns: the public sampling of the clients, by which their rounds are counted; by default every client takes part in
+    every round.
     """
 
     batch_size: int = 10
     max_local_steps: int = 0
     fresh: bool = True
     group: int = 1
+    turns: Turns = EVERY_ROUND
 
     def __post_init__(self) -> None:
         if not self.batch_size >= 0:
@@ -242,10 +259,12 @@ class LocalSchedule:
                 f"otherwise; got {self.max_local_steps}"
             )
 
+    @lru_cache(maxsize=4096)  # noqa: B019  schedules are few
     def workload(self, size: int) -> Workload:
         """The workload of a client with `size` rows."""
         rows = min(self.batch_size or size, size)
-        return Workload(self._client_steps(size), rows, size // rows, min(self.group or size, size))
+        steps = int(self.steps(np.array(size)))
+        return Workload(steps, rows, size // rows, min(self.group or size, size), not self.fresh)
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """The workloads of clients with these numbers of rows, in the same order."""
@@ -259,20 +278,17 @@ class LocalSchedule:
             np.maximum(per_epoch - 1, 1) if not self.max_local_steps else per_epoch * 0 + self.max_local_steps
         )
 
-    @cache  # noqa: B019  schedules are few
-    def _client_steps(self, size: int) -> int:
-        """`steps` of one client."""
-        return int(self.steps(np.array(size)))
+    def turn(self, seed: int, client: int, round_: int) -> int:
+        """The how manieth of a client's rounds this is, from 1; seed: of the run."""
+        return self.turns.of([seed], [client], round_)[0]
 
     def batches(self, shards: Shards, clients: int | Index, seed: int | Index, round_: int) -> Batches:
         """The batches of round `round_` for one client, or for clients (...); `seed` must broadcast against clients."""
-        round_ = round_ if self.fresh else 1
         if isinstance(clients, int) and self.batch_size:
             start, size = shards.span(clients)
-            steps = self._client_steps(size)
-            order = self._orders([int(seed)], [clients], round_, size, steps)[0]
+            order = self._orders([int(seed)], [clients], round_, size)[0]
             order += start
-            return Batches(np.array(steps), shards, order)
+            return Batches(np.array(len(order)), shards, order)
         clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
         if self.batch_size == 0:
@@ -280,30 +296,33 @@ class LocalSchedule:
         seeds = _flat(np.broadcast_to(seed, clients.shape)) if np.ndim(seed) else [int(seed)] * clients.size
         if sizes.min() < sizes.max():
             return self._uneven(shards, seeds, clients, round_, starts, sizes)
-        size = int(sizes.flat[0])
-        order = self._orders(seeds, _flat(clients), round_, size, self._client_steps(size))
+        order = self._orders(seeds, _flat(clients), round_, int(sizes.flat[0]))
         order = order.reshape(clients.shape + order.shape[1:])
         order += starts[..., None, None]
-        return Batches(np.full(clients.shape, self._client_steps(size)), shards, order)
+        return Batches(self.steps(sizes), shards, order)
 
     def _uneven(
         self, shards: Shards, seeds: list[int], clients: Index, round_: int, starts: Index, sizes: Index
     ) -> Batches:
         """The batches of clients that differ in their numbers of rows."""
         steps = self.steps(sizes)
-        addresses = zip(seeds, *map(_flat, (clients, starts, sizes, steps)), strict=True)
-        orders = [start + self._orders([s], [i], round_, m, t)[0] for s, i, start, m, t in addresses]
+        addresses = zip(seeds, *map(_flat, (clients, starts, sizes)), strict=True)
+        orders = [start + self._orders([s], [i], round_, m)[0] for s, i, start, m in addresses]
         if all(order.shape == orders[0].shape for order in orders):
             return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
         return _ragged(shards, orders, steps)
 
-    def _orders(self, seeds: list[int], clients: list[int], round_: int, size: int, steps: int) -> Index:
-        """Positions (clients, steps, b) among a client's `size` rows, from as many shuffled epochs as steps need."""
-        b = min(self.batch_size, size)
-        per_epoch = size // b
-        epochs = -(-steps // per_epoch)
-        drawn = permutations(seeds, "batches", clients, round_, size, (epochs, min(steps, per_epoch) * b))
-        return drawn.reshape(len(clients), -1)[:, : steps * b].reshape(-1, steps, b)
+    def _orders(self, seeds: list[int], clients: list[int], round_: int, size: int) -> Index:
+        """Positions (clients, steps, b) among a client's `size` rows."""
+        load = self.workload(size)
+        turns = self.turns.of(seeds, clients, round_) if load.goes_on else [round_] * len(clients)
+        spans = [load.span(turn) for turn in turns]
+        epochs = 1 if load.goes_on else -(-load.steps // load.per_epoch)
+        shape = (epochs, load.per_epoch * load.rows)
+        drawn = permutations(seeds, "batches", clients, [1 + span.order for span in spans], size, shape)
+        batches = drawn.reshape(len(clients), -1, load.rows)
+        taken = np.array([[span.first] for span in spans]) + np.arange(load.steps)
+        return np.take_along_axis(batches, taken[..., None] % batches.shape[1], axis=1)
 
 
 def _taken(numbers: NDArray[Any] | None, rows: Index) -> Any:

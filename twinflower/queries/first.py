@@ -102,7 +102,7 @@ class First:
         plan, rows = self.run.plan, self.run.partition.sizes.sum()
         assert plan
         noise = f"a total count of {rows} rows has noise of {self.total_sigma:.4g}"
-        return f"for {plan.releases.share(COUNTS):.3g} of the budget; {noise}"
+        return f"for {plan.share(COUNTS):.3g} of the budget; {noise}"
 
     def agreed(self, counts: Array, clients: Index) -> Any:
         """The run with what follows from the counts (K, entries) of these clients (K,)."""

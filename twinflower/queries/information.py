@@ -268,7 +268,7 @@ class StandardErrors(ModelQuery):
         """See `SiteQuery`."""
         plan = self.run.plan
         assert plan
-        share = plan.releases.share(INTERVALS)
+        share = plan.share(INTERVALS)
         paid = f"for {share:.3g} of the budget" if share else "from the releases of the last round"
         return [("intervals", f"{paid}; {_outlook(self._expected)}")]
 

@@ -11,10 +11,12 @@ from ..arrays import Array, Index
 from ..errors import SettingError
 from ..privacy.charges import Charge, Ledger
 from ..privacy.guard import Guard
+from ..privacy.participation import Participation
 from ..privacy.plan import ROUND, Plan, PlannedRelease, Releases, Target
 from ..privacy.release import Release
 from ..problems.batches import LocalSchedule
 from ..problems.interfaces import Bounds
+from ..problems.turns import Span
 from .discrete import Words, secret_words, seeded_words
 from .grid import SumNoise
 from .noise import Sums, share_of, sum_epsilon
@@ -34,8 +36,11 @@ class SumGuard(Guard):
     words: Callable[[int], Words]
     weight: float = 1.0
 
-    def open(self, release: Release, round_: int, run: str = "") -> SumNoise:  # type: ignore[override]
-        """Charge the round and return the function that encodes a value and adds noise; see `Guard.open`."""
+    def open(  # type: ignore[override]
+        self, release: Release, round_: int, run: str = "", span: Span | None = None
+    ) -> SumNoise:
+        """Charge the round and return the function that encodes a value and adds noise; see `Guard.open`. The noise was
+        planned as if a record were in every round."""
         if not 1 <= round_ <= self.sums.rounds:
             raise SettingError(f"noise was planned for {self.sums.rounds} rounds; got round {round_}")
         place = round_ - 1, self.number
@@ -80,7 +85,7 @@ class SumPlan(Plan):
         listed = tuple(PlannedRelease(ROUND, t, sites, float(w)) for t, w in enumerate(sums.weights, 1))
         return cls(
             algorithm.privacy, target.delta, sums.shares, bounds, Releases(sums.sites, listed),
-            np.ones(sums.sites, dtype=np.int64), float(sums.mu.max()), unit=target.unit, sums=sums,
+            Participation(np.ones(sums.sites, dtype=np.int64)), float(sums.mu.max()), unit=target.unit, sums=sums,
             counts=weights_of(algorithm, sites),
         )  # fmt: skip
 
