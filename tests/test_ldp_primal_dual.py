@@ -18,6 +18,7 @@ from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.accountant import zcdp_epsilon_papers, zcdp_mu, zcdp_rho_papers
 from twinflower.privacy.audit import neighbours, replay
+from twinflower.privacy.charges import total_cost
 from twinflower.privacy.mechanism import CohortDraws, GaussianNoise
 from twinflower.privacy.release import geometric
 from twinflower.problems.batches import LocalSchedule, Workload
@@ -191,7 +192,7 @@ def test_what_is_spent_is_the_target(allocation, conversion):
     result = run_strategy(setup, grid, "inprocess")
     for node in range(1, 9):
         charges = grid.client(node).guard.ledger.charges()
-        mu = math.sqrt(math.fsum(charge.cost for charge in charges))
+        mu = math.sqrt(total_cost(charges))
         epsilon = gdp_epsilon(mu, 1e-5) if conversion == "exact" else zcdp_epsilon_papers(mu**2 / 2, 1e-5)
         assert epsilon == pytest.approx(2.0, rel=1e-10)
         assert len(charges) == 25

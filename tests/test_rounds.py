@@ -123,7 +123,7 @@ def rising(monkeypatch):
 
 @pytest.mark.usefixtures("rising")
 def test_unequal_shares_spend_the_target_exactly():
-    setup = small("fedpdm-private")
+    setup = small("fedpdm-private", batch_size=0)
     grid = InProcessGrid(setup)
     result = run_strategy(setup, grid, "inprocess")
     spent = []

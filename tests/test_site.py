@@ -35,7 +35,7 @@ NODE = {"partition-id": 0, "num-partitions": 8, "lifetime-epsilon": 30.0}
 
 
 def private(**keys):
-    return small("fedpdm-private", clients__per_round=0, **keys)
+    return small("fedpdm-private", clients__per_round=0, batch_size=0, **keys)
 
 
 def guard(node, setup=None, run="1"):
