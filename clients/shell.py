@@ -292,7 +292,7 @@ class _Round(Step):
                 )
 
         size = client.algorithm.upload.bits(client.objective.d) // 8
-        most = most_batches(client.algorithm, guard.bounds, workload)
+        most = most_batches(client.algorithm, guard.bounds, workload, [round_])
         span = workload.span(client.schedule.turn(client.seed, client.client, round_))._replace(most=most)
         return Cost(release, round_, size, rounding, known, workload.rows, span if most else None)
 

@@ -124,7 +124,7 @@ def test_the_worst_cost_of_a_group_covers_every_place_of_its_rows(rows, batch, s
     """Rows k_s of the group in batch s move its mean gradient by 2 C k_s / b. It is attained if they fill batches."""
     algorithm, bounds = FedAvg(privacy="gradient"), Bounds(1.0, 1.0)
     load = LocalSchedule(batch, steps, fresh, group=k).workload(rows)
-    release, most = algorithm.release(bounds, load, 1), most_batches(algorithm, bounds, load)
+    release, most = algorithm.release(bounds, load, 1), most_batches(algorithm, bounds, load, [1])
     for turns in ([1], [1, 2, 3], [1, 2, 5], [2, 3, 4, 6]):
         seen = visits(load, turns, release.affected_releases, most)
         cost = worst_cost(seen) * release.sensitivity**2
@@ -171,8 +171,21 @@ def test_noise_of_the_papers_mode_is_charged_in_every_round():
     """There a client keeps values without noise, so that all later rounds depend on a record."""
     algorithm, bounds = small("fedpdm-published").algorithm, Bounds(1.0, 1.0)
     assert algorithm.privacy == "as-published"
-    assert most_batches(algorithm, bounds, LocalSchedule(2, 1).workload(10)) == 0
-    assert most_batches(FedAvg(privacy="public-state"), bounds, LocalSchedule(2, 1).workload(10)) == 1
+    assert most_batches(algorithm, bounds, LocalSchedule(2, 1).workload(10), [1]) == 0
+    assert most_batches(FedAvg(privacy="public-state"), bounds, LocalSchedule(2, 1).workload(10), [1]) == 1
+
+
+def test_the_batches_that_a_group_can_fill_are_those_of_the_round_with_most():
+    """At a step of 1 the bound on the whole round is smaller than 3 times that of a record, and later it is not."""
+    algorithm = FedAvg(step_size=1.0, step_decay=1.0, privacy="public-state")
+    bounds, load = Bounds(1.0, 10.0), LocalSchedule(2, 2, group=3).workload(8)
+    assert [most_batches(algorithm, bounds, load, rounds) for rounds in ([1], [29], range(1, 30))] == [
+        3,
+        1,
+        3,
+    ]
+    plan = Plan.of(algorithm, bounds, [load], [[0]] * 4, Target(1.0, 1e-5))
+    assert plan.participation.most == {load: 3}
 
 
 # --- plans and ledgers ---

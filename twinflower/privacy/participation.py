@@ -4,7 +4,8 @@ A record is in one batch of each permutation (`turns.Span`), and a release that 
 not move. So the releases of one permutation cost together what the worst batch costs:
 
 1. Let y_s be the part of the full sensitivity S that the k_s replaced records in batch s can move a release:
-   y_s = min(1, k_s S_1 / S), where S_1 is the sensitivity for one record (replace them one by one).
+   y_s = min(1, k_s S_1 / S), where S_1 is the sensitivity for one record (replace them one by one). If the round
+   matters, it is the one with the largest S_1 / S.
 2. sum k_s <= k, so sum y_s <= k S_1 / S, and with `Span.most` the next whole number, sum y_s <= most; y_s <= 1.
 3. A release moves by at most S min(1, sum of y_s over its batches), which costs at most its amount times sum y_s.
 4. So all releases together cost at most sum_s y_s load_s, with load_s the amounts of all releases with batch s in them,
@@ -57,8 +58,8 @@ def _of_one_order(visits: Sequence[Visit]) -> float:
     return min(everything, float(np.sort(loads)[-most:].sum()))
 
 
-def most_batches(algorithm: Planned, bounds: Bounds, workload: Workload) -> int:
-    """`Span.most` of a client with this workload; 0 if a record can be in all of its rounds.
+def most_batches(algorithm: Planned, bounds: Bounds, workload: Workload, rounds: Iterable[int]) -> int:
+    """`Span.most` of a client with this workload in these rounds; 0 if a record can be in all of its rounds.
 
     With noise as published a client keeps private values, so that every later round depends on the record, too.
     """
@@ -66,8 +67,12 @@ def most_batches(algorithm: Planned, bounds: Bounds, workload: Workload) -> int:
         return 0
     if workload.replaced == 1:
         return 1
-    one, every = (algorithm.release(bounds, load, 1) for load in (workload.for_one_row, workload))
-    return math.ceil(workload.replaced * one.sensitivity / every.sensitivity * (1 - 1e-9))
+    parts = (
+        algorithm.release(bounds, workload.for_one_row, t).sensitivity
+        / algorithm.release(bounds, workload, t).sensitivity
+        for t in rounds
+    )
+    return math.ceil(workload.replaced * max(parts) * (1 - 1e-9))
 
 
 class CountsTurns(Protocol):

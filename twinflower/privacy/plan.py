@@ -346,7 +346,8 @@ def draft(
     releases = {workload: algorithm.release(bounds, workload, 1) for workload in set(workloads)}
     check_sensitivities(np.array([release.sensitivity for release in releases.values()]))
     affected = np.array([releases[workload].affected_releases for workload in workloads])
-    most = {workload: most_batches(algorithm, bounds, workload) for workload in releases}
+    rounds_of_run = range(1, len(asked) + 1) or [1]
+    most = {workload: most_batches(algorithm, bounds, workload, rounds_of_run) for workload in releases}
     participation = Participation(affected, workloads, most, turns)
     weights = [algorithm.release(bounds, workloads[0], t).weight for t in range(1, len(asked) + 1)]
     clients = [np.asarray(sampled, dtype=np.int64) for sampled in asked]
