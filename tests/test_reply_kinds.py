@@ -86,7 +86,8 @@ def at_a_site(setup, rows, folder, objective=None):
         if setup.sums
         else {"draws": lambda round_: seeded(0, 0, round_)}
     )
-    guard = replace(guard, row_norm=setup.row_norm, **noise)
+    plenty = replace(guard.budget, mu_max_squared=1e3 * guard.budget.mu_max_squared)  # planned for other rows
+    guard = replace(guard, row_norm=setup.row_norm, budget=plenty, **noise)
     kind = SumClient if setup.sums else CLIENTS[setup.config.algorithm]
     return kind(
         Context(1, 1, {}, RecordDict(), {}), setup.algorithm, objective or setup.objective, rows, setup.start, 0,
