@@ -57,8 +57,8 @@ from .estimator_inputs import (
 from .estimator_parameters import Nested, Size, check_parameters, default_algorithm, mode_of, run_config
 from .report.labels import score
 from .report.messages import row_line
-from .runs.facts import known
-from .runs.run import Progress, Run, distance, origin
+from .runs.facts import distance, known
+from .runs.run import Progress, Run, origin
 from .runs.setup import PreparedRun, prepare_rows
 from .runtimes import cohort
 

@@ -22,7 +22,7 @@ from twinflower.data.dataset import Dataset
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, RunError, SettingError
 from twinflower.simulation.estimator_parameters import Size, default_algorithm, run_config
-from twinflower.simulation.runs.run import distance
+from twinflower.simulation.runs.facts import distance
 from twinflower.simulation.runs.setup import prepare, prepare_rows
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse

@@ -1,21 +1,27 @@
 """The facts about the rows of a run that go with its estimates (`twinflower.models.facts`), and what counts as the
-event, or as the positive class, so that nobody takes one for the other."""
+event, or as the positive class, so that nobody takes one for the other; and how far estimates are from the optimum."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
+from twinflower.arrays import Array
 from twinflower.data.columns import CLIPPED, Classes, Marks, Number, Survival
 from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.data.schema import Schema
 from twinflower.data.sets import TableData
 from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.facts import Clipped, Facts
-from twinflower.problems.losses import unpacked
+from twinflower.models.inference import farthest
+from twinflower.models.information import MOST_PARAMETERS, Information
+from twinflower.problems.losses import Squared, unpacked
+from twinflower.problems.objectives import LinearModel, LinearObjective
+from twinflower.queries.information import LIKELIHOODS
 from twinflower.survival_labels import unsigned
 
 from .setup import PreparedRun
 
+_FLAT = 1e-100  # curvature below which there is no information
 _SPARE = "left over where whole groups are held out (privacy.group-size)"
 
 
@@ -107,3 +113,24 @@ def _share(setup: PreparedRun) -> str:
     labels = np.concatenate([data.labels, tested])
     happened = labels == 1 if data.num_classes else unsigned(labels)[1]
     return f" ({int(happened.sum()):,} of {len(labels):,})"
+
+
+def distance(setup: PreparedRun, x: Array) -> float | None:
+    """The distance of x (d,) from the minimiser of F + h in standard errors: the largest of all linear combinations of
+    its entries, by one step of Newton's method. None in a private run, for a model without a likelihood or with more
+    than `MOST_PARAMETERS` entries.
+
+    The step is for the gradient mapping L (x - prox(x - F'(x) / L)) in place of F', which is 0 at the minimiser.
+    """
+    model, chosen = setup.objective, setup.config.objective
+    weighted = isinstance(chosen, LinearObjective) and chosen.class_weights
+    if setup.plan or weighted or chosen.name not in LIKELIHOODS or not isinstance(model, LinearModel):
+        return None
+    if model.d > MOST_PARAMETERS:
+        return None
+    x = x.astype(np.float64)
+    sites = [setup.shards.rows(client) for client in range(setup.config.clients.count)]
+    sums = Information.together(Information.of(model, x, rows, False) for rows in sites)
+    steepest = max(float(np.linalg.eigvalsh(sums.matrix)[-1]) / sums.rows, _FLAT)
+    mapped = x - setup.regulariser.prox(x - setup.central.gradient(x) / steepest, 1 / steepest)
+    return farthest(sums._replace(gradient=sums.rows * steepest * mapped), isinstance(model.loss, Squared))

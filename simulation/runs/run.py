@@ -13,17 +13,13 @@ from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
-from twinflower.models.inference import farthest
-from twinflower.models.information import MOST_PARAMETERS, Information
 from twinflower.models.score_bins import Counted
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import EVALUATION, Plan
 from twinflower.problems.interfaces import NamedModel
-from twinflower.problems.losses import Squared
-from twinflower.problems.objectives import LinearModel, LinearObjective
 from twinflower.problems.regularisers import Support
 from twinflower.queries import QUERIES
-from twinflower.queries.information import LIKELIHOODS, Sums
+from twinflower.queries.information import Sums
 from twinflower.rounds import Training
 
 from ..settings import Config
@@ -38,7 +34,6 @@ from .setup import PreparedRun
 
 _RISE = 10.0  # without noise, an objective this many times its start at the end is worth a warning
 _MOST_SCORES = 1000  # clients whose scores are computed
-_FLAT = 1e-100  # curvature below which there is no information
 _FAR = 100.0  # an objective this many times its start is taken as divergence
 
 Progress = Callable[[dict[str, Any]], None]
@@ -383,24 +378,3 @@ def origin(config: Config, privacy: Mapping[str, Any] | None) -> dict[str, Any]:
         "algorithm": config.algorithm, "data": config.data.name, "rounds": config.rounds,
         "privacy": privacy["guarantee"] if privacy else "none",
     }  # fmt: skip
-
-
-def distance(setup: PreparedRun, x: Array) -> float | None:
-    """The distance of x (d,) from the minimiser of F + h in standard errors: the largest of all linear combinations of
-    its entries, by one step of Newton's method. None in a private run, for a model without a likelihood or with more
-    than `MOST_PARAMETERS` entries.
-
-    The step is for the gradient mapping L (x - prox(x - F'(x) / L)) in place of F', which is 0 at the minimiser.
-    """
-    model, chosen = setup.objective, setup.config.objective
-    weighted = isinstance(chosen, LinearObjective) and chosen.class_weights
-    if setup.plan or weighted or chosen.name not in LIKELIHOODS or not isinstance(model, LinearModel):
-        return None
-    if model.d > MOST_PARAMETERS:
-        return None
-    x = x.astype(np.float64)
-    sites = [setup.shards.rows(client) for client in range(setup.config.clients.count)]
-    sums = Information.together(Information.of(model, x, rows, False) for rows in sites)
-    steepest = max(float(np.linalg.eigvalsh(sums.matrix)[-1]) / sums.rows, _FLAT)
-    mapped = x - setup.regulariser.prox(x - setup.central.gradient(x) / steepest, 1 / steepest)
-    return farthest(sums._replace(gradient=sums.rows * steepest * mapped), isinstance(model.loss, Squared))
