@@ -31,8 +31,9 @@ from twinflower import special
 from twinflower.arrays import Array, Labels
 from twinflower.models.private_inference import LEAST_CLEAR, MOST_MISSED, Reference, Step
 from twinflower.models.released import Released, Units
-from twinflower.privacy.plan import INTERVALS, ROUND, Plan, Target
+from twinflower.privacy.plan import INTERVALS, ROUND, Plan
 from twinflower.privacy.release import Release, gradient_release
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import CoxObjective
 from twinflower.problems.interfaces import Batch, Bounds

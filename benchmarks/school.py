@@ -46,7 +46,8 @@ from twinflower.algorithms import MRMTL, FedAvg
 from twinflower.algorithms.algorithm import RunInfo
 from twinflower.arrays import Array, Index
 from twinflower.privacy.mechanism import SimulatedNoise
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import Plan
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearModel, make_objective

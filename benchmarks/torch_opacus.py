@@ -59,7 +59,8 @@ from twinflower import algorithms, clients, strategies
 from twinflower.clients import ContextLedger
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import Plan
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Bounds
 from twinflower.torch import ModuleObjective

@@ -14,7 +14,8 @@ from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.charges import Charge, total_cost
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.participation import Visit, most_batches, worst_cost
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import Plan
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Bounds
 from twinflower.problems.objectives import make_objective

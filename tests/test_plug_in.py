@@ -25,7 +25,8 @@ from twinflower.algorithms import FedPDM
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_mu
 from twinflower.privacy.charges import BudgetSpent
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import Plan
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.central import minimise
 from twinflower.problems.interfaces import Batch, Bounds

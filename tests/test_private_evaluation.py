@@ -24,7 +24,8 @@ from twinflower.privacy import Budget, gdp_epsilon, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError, total_cost
 from twinflower.privacy.ledger import FileLedger, read_ledger
-from twinflower.privacy.plan import EVALUATION, Plan, Target
+from twinflower.privacy.plan import EVALUATION, Plan
+from twinflower.privacy.target import Target
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Batch

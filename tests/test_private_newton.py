@@ -30,7 +30,8 @@ from twinflower.privacy import gdp_epsilon
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.ledger import FileLedger
 from twinflower.privacy.mechanism import SimulatedNoise
-from twinflower.privacy.plan import INTERVALS, Plan, Target
+from twinflower.privacy.plan import INTERVALS, Plan
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearObjective, make_objective

@@ -12,7 +12,8 @@ from twinflower.algorithms.published import PublishedRule, published_plan
 from twinflower.arrays import Array, Index
 from twinflower.errors import SettingError
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.privacy.plan import COUNTS, EVALUATION, INTERVALS, TUNING, Plan, Target
+from twinflower.privacy.plan import COUNTS, EVALUATION, INTERVALS, TUNING, Plan
+from twinflower.privacy.target import Target
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model

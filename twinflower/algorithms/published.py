@@ -13,8 +13,9 @@ import numpy as np
 from ..arrays import Array, Index
 from ..errors import SettingError
 from ..privacy.accountant import classical_noise_multiplier
-from ..privacy.plan import Plan, Sampled, Target, draft
+from ..privacy.plan import Plan, Sampled, draft
 from ..privacy.release import geometric_sum, step_factor
+from ..privacy.target import Target
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from .fedpdm import FedPDM, published_sensitivity

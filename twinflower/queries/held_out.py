@@ -20,8 +20,8 @@ from ..models.time_auc import TimeBins
 from ..privacy.guard import Guard
 from ..privacy.mechanism import evaluation_draws, secret
 from ..privacy.plan import EVALUATION, Plan, PlannedRelease
-from ..privacy.plan import Target as Budgeted
 from ..privacy.release import Release
+from ..privacy.target import Target as Budgeted
 from ..problems.discrete_cox import interval_ends
 from .held_out_answers import HeldOutAnswers
 from .held_out_question import HeldOutQuestion

@@ -28,7 +28,8 @@ from ..data.partition import Partition
 from ..models.inputs import Inputs
 from ..privacy.guard import Guard
 from ..privacy.mechanism import Draws, GaussianNoise
-from ..privacy.plan import Plan, Target
+from ..privacy.plan import Plan
+from ..privacy.target import Target
 from ..problems.batches import LocalSchedule, Shards
 from ..problems.interfaces import Batch, Model
 from ..settings import Rule

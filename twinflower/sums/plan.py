@@ -12,8 +12,9 @@ from ..errors import SettingError
 from ..privacy.charges import Charge, Ledger
 from ..privacy.guard import Guard
 from ..privacy.participation import Participation
-from ..privacy.plan import ROUND, Plan, PlannedRelease, Releases, Target
+from ..privacy.plan import ROUND, Plan, PlannedRelease, Releases
 from ..privacy.release import Release
+from ..privacy.target import Target
 from ..problems.batches import LocalSchedule
 from ..problems.interfaces import Bounds
 from ..problems.turns import Span

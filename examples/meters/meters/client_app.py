@@ -6,7 +6,8 @@ from flwr.clientapp import ClientApp
 
 from strategies import WALK, method
 from twinflower.clients import ContextLedger
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import Plan
+from twinflower.privacy.target import Target
 
 from .data import FEATURES, readings
 from .objective import Huber

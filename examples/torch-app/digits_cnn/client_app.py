@@ -5,7 +5,8 @@ from flwr.client import Client
 from flwr.clientapp import ClientApp
 
 from twinflower.clients import ContextLedger
-from twinflower.privacy.plan import Plan, Target
+from twinflower.privacy.plan import Plan
+from twinflower.privacy.target import Target
 
 from .methods import CLIP_NORM, DELTA, method
 from .task import load_data, make_objective
