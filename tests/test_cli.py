@@ -294,6 +294,14 @@ def test_no_number_of_a_table_is_broken_however_narrow_the_screen(monkeypatch, c
     assert all(number in printed for number in numbers) and "nothing" not in printed
 
 
+@pytest.mark.parametrize("name", ["crp [mg/l]", "sex[/b]", "[red]g"])
+def test_brackets_of_names_are_printed(name, monkeypatch, capsys):
+    monkeypatch.setattr(terminal_tables, "console", lambda: Console(width=100))
+    terminal_tables.table((name, f"head {name}"), [(name, f"cell {name}")], f"title {name}")
+    printed = capsys.readouterr().out
+    assert printed.count(name) == 5 and f"cell {name}" in printed
+
+
 @pytest.mark.parametrize("labels", [["no"] * 8, ["no"] * 7 + ["yes"]])
 def test_rows_of_one_class_are_mentioned(tmp_path, labels):
     (tmp_path / "schema.toml").write_text(

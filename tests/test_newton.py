@@ -409,6 +409,14 @@ def test_a_run_ends_when_it_has_converged(tmp_path):
     assert f"The run {arrays.early}." in page(Study.of_run(tmp_path)).lead[0]
 
 
+@pytest.mark.parametrize("method, what", [("newton", ""), ("newton-path", " and there is no path")])
+def test_a_run_without_the_rounds_to_converge_warns(method, what):
+    penalty = {"regulariser.name": "l1", "regulariser.weight": 0.01}
+    (result,) = cohort.train([prepare(parse(KEYS | penalty | {"algorithm": method, "rounds": 2}))])
+    warning = f"warning: {method} has not converged after 2 rounds{what}: raise rounds"
+    assert warning in result.warnings() and not result.early and not result.path
+
+
 def test_a_run_without_a_maximum_warns():
     keys = KEYS | {"objective.l2": 0.0, "evaluation.standard-errors": True, "data.row-norm": 0.0}
     (result,) = cohort.train([prepare(parse(keys))])

@@ -203,6 +203,8 @@ def with_terms(*terms, text=COLUMNS):
         (["log(age)"], "'log.age.' calls 'log', and the only function is bs"),
         (["bs(sex, 4)"], "is a spline of 'sex', which has categories: splines are for numbers"),
         (["sex^2"], "is a power of 'sex', which has categories: powers are for numbers"),
+        (["age*sex"], "write 'age:sex'; its columns are always in"),
+        (["bs(age, 4):sex"], "has a spline as a factor, and only columns have products"),
         (["bs(age)"], "must be like 'bs.age, 4.'"),
         (["bs(age, 2)"], "must have 3 to 20 columns; got 'bs.age, 2.'"),
         (["bs(age, 21)"], "must have 3 to 20 columns; got 'bs.age, 21.'"),

@@ -45,16 +45,19 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], title: str = "
     """
     from rich.measure import Measurement
     from rich.table import Table
+    from rich.text import Text  # names of columns can have brackets, which are markup in a str
 
     given = [(head, cells) for head, *cells in zip(headings, *rows, strict=True)]
     columns = [(head, cells) for head, cells in given if not cells or set(cells) - _EMPTY]
-    screen, shown = console(), Table(title=title or None, title_justify="left")
+    screen, shown = console(), Table(title=Text(title) if title else None, title_justify="left")
     for place, (head, cells) in enumerate(columns):
         short = max(map(len, (head, *cells))) <= screen.width // 2
         kept = max(map(len, (*head.split(), *filter(_NUMBER.fullmatch, cells))), default=0)
-        shown.add_column(head, no_wrap=place == 0 and short, overflow="fold", min_width=min(kept, _LONGEST))
+        shown.add_column(
+            Text(head), no_wrap=place == 0 and short, overflow="fold", min_width=min(kept, _LONGEST)
+        )
     for row in zip(*(cells for _, cells in columns), strict=True):
-        shown.add_row(*row)
+        shown.add_row(*map(Text, row))
     needed = Measurement.get(screen, screen.options, shown).minimum
     screen.print(shown, width=max(screen.width, needed), crop=False, soft_wrap=needed > screen.width)
 

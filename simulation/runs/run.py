@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms.algorithm import Stop
-from twinflower.algorithms.newton_path import PathPoint
+from twinflower.algorithms.newton_path import NewtonPath, PathPoint
 from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
@@ -207,7 +207,16 @@ class Run(Training):
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
         missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment")
-        return [*warnings(self.setup), *stopped, *missed, *self.risen, *absent]
+        return [*warnings(self.setup), *stopped, *self._cut_off, *missed, *self.risen, *absent]
+
+    @property
+    def _cut_off(self) -> list[str]:
+        """A warning about a method that ends when it has converged, and had no round left for that."""
+        method = self.setup.method
+        if self.model is None or self.stop or self.setup.plan or not method.ends_early:
+            return []
+        path = " and there is no path" if isinstance(method, NewtonPath) else ""
+        return [f"warning: {method.name} has not converged after {self.round} rounds{path}: raise rounds"]
 
     @property
     def risen(self) -> list[str]:

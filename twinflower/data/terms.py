@@ -186,6 +186,7 @@ def _factor(text: str, part: str, columns: Mapping[str, Column]) -> Factor:
 
 def _column(text: str, name: str, columns: Mapping[str, Column]) -> Column:
     if name not in columns:
+        _check_notation(text, name)
         raise DataError(f"terms: '{text}' needs '{name}' in [columns], where it is not{alike(name, columns)}")
     column = columns[name]
     if isinstance(column, Number) and column.range is None:
@@ -193,6 +194,17 @@ def _column(text: str, name: str, columns: Mapping[str, Column]) -> Column:
             f"terms: '{text}' needs a public range of column '{name}', [low, high]; its range is private"
         )
     return column
+
+
+def _check_notation(text: str, part: str) -> None:
+    """DataError with the remedy for what other formulas allow, in a part that names no column."""
+    expect(
+        "*" not in text,
+        f"terms: '{text}' is no term: write '{text.replace('*', ':')}'; its columns are always in",
+    )
+    expect(
+        not _CALL.fullmatch(part), f"terms: '{text}' has a spline as a factor, and only columns have products"
+    )
 
 
 def _spline(text: str, inside: str, columns: Mapping[str, Column]) -> Spline:

@@ -369,8 +369,9 @@ def _check_private(objective: ObjectiveSettings, regulariser: str, privacy: Any)
         raise SettingError(f"evaluation.standard-errors: {UNBOUNDED}; got {objective.name}")
     if privacy.mode == "as-published" or privacy.trust != "local":
         raise SettingError(
-            "evaluation.standard-errors must be false with privacy.trust = sum and privacy.mode = as-published, "
-            f"which have no plan for what sites release after the last round; got true with privacy.mode {privacy.mode}"
+            "evaluation.standard-errors must be false with privacy.trust = sum or privacy.mode = as-published, which "
+            "have no plan for what sites release after the last round; got true with privacy.trust = "
+            f"{privacy.trust} and privacy.mode = {privacy.mode}"
         )
     require(
         not privacy.tune_share,
