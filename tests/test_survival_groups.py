@@ -202,6 +202,16 @@ def test_what_is_refused(changes, sentence, keys):
         run(keys, changes)
 
 
+def test_a_category_with_the_name_of_the_missing_values_is_refused(keys, tmp_path):
+    categories = '{ drug = ["drug"], placebo = ["placebo"], missing = ["none"] }'
+    (tmp_path / "schema.toml").write_text(SCHEMA.replace('["drug", "placebo", "none"]', categories))
+    with pytest.raises(
+        SettingError, match="survival-by cannot count category 'missing' of column 'arm'.*rename it"
+    ):
+        run(keys)
+    assert run(keys, {"evaluation.survival-by": ""}).first
+
+
 @pytest.mark.parametrize(("cell", "refused"), [(5, True), (1, False)])
 def test_a_site_s_policy_holds_for_every_cell_of_every_group(cell, refused, keys):
     """In all, the site has 5 persons with the event, and 5 without, but not in every group."""
@@ -261,4 +271,6 @@ def test_the_noise_of_a_group_is_in_its_deviations():
 def test_the_plan_names_the_groups(keys):
     told = dict(forecast(run(keys, PRIVATE)))
     assert told["survival curve"].startswith("in 12 intervals and 4 groups, for 0.1 of the budget")
+    noise = run(keys, PRIVATE).first.total_sigma * math.sqrt(4)  # all persons are the sum of four groups
+    assert told["survival curve"].endswith(f"noise of {noise:.4g}")
     assert query(run(keys, PRIVATE), "survival").squared_move == 2

@@ -237,6 +237,33 @@ def test_a_private_range_is_refused(keys, tmp_path):
         run(keys)
 
 
+@pytest.mark.parametrize(
+    ("column", "categories", "by", "name"),
+    [
+        ('["I", "II", "III"]', '{ I = ["I"], II = ["II"], missing = ["III"] }', "", "missing"),
+        ('["I", "II", "III"]', '{ I = ["I"], II = ["II"], missing = ["III"] }', "stage", "missing"),
+        ('["drug", "placebo"]', '{ all = ["drug"], placebo = ["placebo"] }', "arm", "all"),
+        ('["no", "yes"]', '{ no = ["no"], all = ["yes"] }', "ill", "all"),
+    ],
+)
+def test_a_category_with_the_name_of_other_rows_is_refused(column, categories, by, name, keys, tmp_path):
+    (tmp_path / "schema.toml").write_text(SCHEMA.replace(column, categories))
+    with pytest.raises(
+        SettingError, match=f"evaluation.table-one cannot count category '{name}' of .*rename it"
+    ):
+        run(keys, **{"evaluation.table-one-by": by})
+
+
+@pytest.mark.parametrize("by", ["", "arm"])
+def test_the_report_says_how_many_sites_it_leaves_out(by, tmp_path):
+    keys = three_sites(tmp_path, SCHEMA, patients, (*[30] * 11, 50)) | KEYS
+    folder = write_run(inprocess.train(run(keys, **{"evaluation.table-one-by": by})), tmp_path / "run")
+    page = report_run(folder).read_text(encoding="utf-8")
+    assert "8 of 11 sites; the others are in table-one.csv" in page
+    last, left_out = ("Table 1 at site-6" in page, "Table 1 at site-7" in page)  # after site-10, by name
+    assert last == bool(by) and not left_out
+
+
 # ---------------------------------------------------------------------------------- a site's policy
 
 SOME = Layout(
@@ -305,8 +332,25 @@ def test_what_is_withheld_is_within_the_limits_that_are_shown():
             for least in (5, 1)
         )
         for line, truth in zip(shown.lines(), known.lines(), strict=True):
-            if line.category or not line.column:
-                assert line.rows <= truth.rows <= line.most_rows
+            assert line.rows <= truth.rows <= line.most_rows
+
+
+def test_a_mean_says_on_how_many_rows_it_rests():
+    """Without the groups that are withheld, also among all rows."""
+    layout = Layout(
+        (
+            Variable("a", range=Range(-1.0, 1.0), bins=10, may_miss=True),
+            Variable("b", range=Range(-1.0, 1.0), bins=10),
+        ),
+        Variable("by", ("u", "v", "w")),
+    )
+    groups = np.repeat([0.0, 1.0, 2.0], [150, 47, 3])
+    sent = layout.counted(np.column_stack([groups / 2, groups / 2]), groups, 5)
+    found = {(own.group, own.column, own.category): own for own in Summaries.of(layout, sent, 200).lines()}
+    assert found["all", "", ""][3:5] == (200, 200)
+    for name in "ab":
+        assert found["all", name, ""][3:5] == (150, 200) and found["all", name, ""].mean == 0
+        assert found["u", name, ""][3:5] == (150, 150) and found["v", name, ""][3:5] == (0, 50)
 
 
 @pytest.mark.parametrize(
@@ -333,12 +377,17 @@ def test_deployed_sites_withhold_by_their_own_policy(keys, tmp_path):
     setup = run(keys, **{"evaluation.table-one-by": "stage"})
     config, nodes = at_sites(setup)
     nodes = [own | {"table-rows": 1, "table-cell": cell} for own, cell in zip(nodes, (1, 1, 25), strict=True)]
-    deployed = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess").setup.answers[
-        "table_one"
-    ]
+    result = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess")
+    deployed = result.setup.answers["table_one"]
     known = inprocess.train(setup).setup.answers["table_one"]
     assert [deployed[site] == known[site] for site in range(3)] == [True, True, False]
     assert min(deployed[2].entries) < 0
+    folder = write_run(result, tmp_path / "run")
+    ages = lines(folder)["all", "all", "age", ""]
+    assert ages["rows"] < ages["most_rows"] == 600
+    assert f"({ages['deviation']:.4g}); n = {ages['rows']:.0f}" in report_run(folder).read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("held_out", [0.0, 0.3])
@@ -426,6 +475,51 @@ def test_the_noise_in_a_mean_is_what_is_said(keys):
     assert np.mean([line.mean for line in ages]) == pytest.approx(truth.mean, abs=5 * ages[0].mean_noise / 20)
 
 
+@pytest.mark.parametrize("by", [SOME.by, None])
+def test_the_noise_of_every_line_is_what_is_said(by):
+    """Over 1,000 draws, those of counts and means; the means are far from 0, where noise in their divisor counts."""
+    draw, rows, sigma = np.random.default_rng(0), 8000, 3.0
+    values, groups = drawn(draw, rows)
+    values[:, [0, 2]], groups = 0.8 + values[:, [0, 2]] / 10, draw.integers(0, 4, rows).astype(float)
+    layout = Layout(SOME.variables, by)
+    exact = layout.counted(values, groups if by else np.zeros(rows))
+    found = [
+        list(Summaries.of(layout, exact + sigma * draw.normal(size=exact.shape), rows, sigma).lines())
+        for _ in range(1000)
+    ]
+    for place, line in enumerate(found[0]):
+        said = np.mean([[own[place].noise, own[place].mean_noise] for own in found], axis=0)
+        seen = np.std([[own[place].rows, own[place].mean] for own in found], axis=0)
+        assert_allclose(seen, said, rtol=5 / math.sqrt(2000), atol=1e-9)
+        assert (line.group, *line[1:3]) != ("all", "", "") or said[0] == 0
+    assert any(np.isfinite(line.mean_noise) for line in found[0])
+
+
+def test_a_percentage_that_is_noise_is_not_shown():
+    """In a group of 5 rows, of which a draw can leave one category with nearly all."""
+    draw, sigma = np.random.default_rng(0), 90.0
+    layout = Layout((Variable("sex", ("f", "m")),), Variable("by", ("few", "many")))
+    exact = layout.counted(np.zeros((2005, 1)), np.repeat([0.0, 1.0], [5, 2000]))
+    for _ in range(300):
+        sent = exact + sigma * draw.normal(size=exact.shape)
+        percents = [line for line in Summaries.of(layout, sent, 2005, sigma).lines() if line.category]
+        assert all(math.isnan(line.percent) == (line.group == "few") for line in percents)
+
+
+@pytest.mark.parametrize(
+    ("percent", "shown"), [("-1.4", "-3 (-1.4%)"), ("104.5", "-3 (104.5%)"), ("nan", "-3 (-)")]
+)
+def test_the_report_shows_percentages_as_they_are(percent, shown, keys, tmp_path):
+    folder = write_run(inprocess.train(run(keys | PRIVATE)), tmp_path / "run")
+    rows = list(csv.DictReader((folder / "table-one.csv").read_text(encoding="utf-8").splitlines()))
+    changed = {"rows": "-3.2", "most_rows": "-3.2", "percent": percent}
+    with (folder / "table-one.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(row | changed if row["category"] == "II" else row for row in rows)
+    assert shown in report_run(folder).read_text(encoding="utf-8")
+
+
 def test_what_noise_hides_is_not_shown():
     draw = np.random.default_rng(0)
     values, groups = drawn(draw, 100)
@@ -444,3 +538,13 @@ def test_a_private_run_says_beforehand_what_it_releases(keys):
         "of 6 columns, for 0.1 of the budget; a total count of 600 rows has noise of"
     )
     assert "the counts before round 1 included" in told["guarantee"]
+
+
+def test_the_noise_foretold_is_that_of_all_groups(keys, tmp_path):
+    setup = run(keys | PRIVATE, **{"evaluation.table-one-by": "arm"})
+    noise = setup.first.total_sigma * math.sqrt(2)
+    assert dict(forecast(setup))["Table 1"].endswith(f"noise of {noise:.4g}")
+    found = lines(write_run(inprocess.train(setup), tmp_path / "run"))
+    assert max(own["noise"] for own in found.values()) == pytest.approx(
+        noise * math.sqrt(40 / 41)
+    )  # 40 of 41 bins

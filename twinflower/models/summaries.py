@@ -189,7 +189,8 @@ class Line(NamedTuple):
     """What is known of a category, of a number (category empty), or of all rows of a group (column empty, too).
 
     rows: how many, without missing ones for a number; most_rows: at most, if some are withheld. percent: of those that
-    are not missing. mean_noise: standard deviation of the noise in the mean. NaN: not known.
+    are not missing. mean_noise, noise: standard deviations of the noise in the mean, to first order, and in the rows.
+    NaN: not known.
     """
 
     group: str
@@ -204,6 +205,7 @@ class Line(NamedTuple):
     median: float = np.nan
     upper_quartile: float = np.nan
     mean_noise: float = np.nan
+    noise: float = 0.0
 
 
 class Summaries(NamedTuple):
@@ -235,26 +237,32 @@ class Summaries(NamedTuple):
         groups, block = self.layout.groups, self.layout.block
         first = len(self.low) - len(groups) * block
         ends = [end[first:].reshape(len(groups), block) for end in (self.low, self.high)]
-        noise = self.sigma * float(np.sqrt(len(groups)))
-        whole = _Group(ALL, [self.rows] * 2, ends[0].sum(0), ends[1].sum(0), noise)
+        sigma, size = self.sigma, len(groups)
+        whole = _Group(ALL, [self.rows] * 2, ends[0].sum(0), ends[1].sum(0), sigma * float(np.sqrt(size)))
         yield from whole.lines(self.layout.variables)
         if self.layout.by:
             sizes = [whole.fitted(end[:first]) for end in (self.low, self.high)]
             for name, *rows, low, high in zip(groups, *sizes, *ends, strict=True):
-                yield from _Group(name, rows, low, high, self.sigma).lines(self.layout.variables)
+                group = _Group(name, rows, low, high, sigma, sigma**2 * (1 - 1 / size))
+                yield from group.lines(self.layout.variables)
 
 
 class _Group(NamedTuple):
-    """The entries (block,) of a group of rows, of which there are at least rows[0] and at most rows[1]."""
+    """The entries (block,) of a group of rows, of which there are at least rows[0] and at most rows[1].
+
+    sigma: standard deviation of the noise in an entry. rows_variance: variance of that in the rows.
+    """
 
     name: str
     rows: list[float]
     low: Array
     high: Array
     sigma: float
+    rows_variance: float = 0.0
 
     def lines(self, variables: Iterable[Variable]) -> Iterator[Line]:
-        yield Line(self.name, "", "", *self.rows)
+        rows, most = self.rows
+        yield Line(self.name, "", "", rows, most, noise=float(np.sqrt(self.rows_variance)))
         first = 0
         for variable in variables:
             own = slice(first, first + variable.cells)
@@ -269,28 +277,41 @@ class _Group(NamedTuple):
         """The counts of all of the rows; noisy ones add up to their number. end: 0 for that at least, 1 at most."""
         return counts + (self.rows[end] - counts.sum()) / len(counts) if self.sigma else counts
 
+    def _noise(self, variable: Variable, cells: int = 1) -> float:
+        """The standard deviation of the noise in the sum of so many fitted counts."""
+        share = cells / variable.cells
+        return float(np.sqrt(self.sigma**2 * cells * (1 - share) + share**2 * self.rows_variance))
+
+    def _clear(self, count: float, noise: float) -> bool:
+        return count > _CLEAR * max(self.sigma, noise)
+
     def _categories(self, variable: Variable, low: Array, high: Array) -> Iterator[Line]:
-        known = low[: len(variable.categories)]
-        whole = known.sum() if known.sum() > 0 and (low == high).all() else np.nan
-        shares = np.append(100 * known / whole, [np.nan] * variable.may_miss)
-        for name, *own in zip(variable.names, low, high, shares, strict=True):
-            yield Line(self.name, variable.name, name, *own)
+        size, noise = len(variable.categories), self._noise(variable)
+        known = low[:size]
+        clear = self._clear(known.sum(), self._noise(variable, size)) and (low == high).all()
+        shares = np.append(100 * known / (known.sum() if clear else np.nan), [np.nan] * variable.may_miss)
+        for name, rows, most, share in zip(variable.names, low, high, shares, strict=True):
+            yield Line(self.name, variable.name, name, rows, most, share, noise=noise)
 
     def _number(
         self, variable: Variable, low: Array, high: Array, total: float, squares: float
     ) -> Iterator[Line]:
-        bins = low[: variable.bins]
-        values = bins.sum()
-        found = self._described(variable, bins, total, squares)
-        yield Line(self.name, variable.name, "", values, values, np.nan, *found)
+        bins, noise = low[: variable.bins], self._noise(variable, variable.bins)
+        values = bins.sum() if self.sigma else np.rint(bins.sum())  # merged bins are rounded
+        most = values if self.sigma else self.rows[1] - low[variable.bins :].sum()
+        found = self._described(variable, bins, total, squares, noise)
+        yield Line(self.name, variable.name, "", values, most, np.nan, *found)._replace(noise=noise)
         if variable.may_miss:
-            yield Line(self.name, variable.name, MISSING, low[-1], high[-1])
+            yield Line(self.name, variable.name, MISSING, low[-1], high[-1], noise=self._noise(variable))
 
-    def _described(self, variable: Variable, bins: Array, total: float, squares: float) -> Array:
-        """Mean, deviation, quartiles, and the standard deviation of the noise in the mean, (6,)."""
+    def _described(
+        self, variable: Variable, bins: Array, total: float, squares: float, noise: float
+    ) -> Array:
+        """Mean, deviation, quartiles, and the standard deviation of the noise in the mean, (6,); noise: that in the
+        number of values."""
         count, public = bins.sum(), variable.range
         assert public
-        if not count > _CLEAR * self.sigma:
+        if not self._clear(count, noise):
             return np.full(6, np.nan)
         mean = np.clip(total / count, -1.0, 1.0)
         variance = min(squares / count, 1.0) - mean**2
@@ -302,7 +323,7 @@ class _Group(NamedTuple):
             [
                 [public.middle + public.half * mean, public.half * deviation],
                 public.middle + public.half * quartiles,
-                [public.half * self.sigma / count],
+                [public.half * np.hypot(self.sigma, mean * noise) / count],
             ]
         )
 

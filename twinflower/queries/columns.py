@@ -4,7 +4,8 @@ import numpy as np
 
 from ..arrays import Array
 from ..data.columns import ABSENT, REFUSE, Category, Classes, Column, Counts, Label, Range, Survival
-from ..models.summaries import Variable
+from ..errors import SettingError
+from ..models.summaries import MISSING, Variable
 from ..problems.losses import unpacked
 from ..survival_labels import unsigned
 from .query import Run
@@ -28,6 +29,18 @@ def column_variable(column: Column, bins: int = 0) -> Variable:
     if isinstance(column, Category):
         return Variable(column.name, column.categories, may_miss=may_miss)
     return Variable(column.name, range=column.range, bins=bins, may_miss=may_miss)
+
+
+def check_categories(variable: Variable, setting: str, *taken: str) -> None:
+    """Raise SettingError unless the categories differ from the name of the missing values, if there can be any, and
+    from the other names taken."""
+    names = {*taken, *[MISSING] * variable.may_miss}
+    for name in (own for own in variable.categories if own in names):
+        what = "missing values are" if name == MISSING else "all rows together are"
+        raise SettingError(
+            f"{setting} cannot count category '{name}' of column '{variable.name}', because {what} called that, too: "
+            f'rename it in the schema, as in categories = {{ other = ["{name}"], ... }}'
+        )
 
 
 def column_values(run: Run, column: Column, client: int) -> Array:

@@ -96,12 +96,11 @@ class First:
         parts = [query.part(client, site) for query in self.queries]
         return FirstCounts(self.release(client), int(self.run.partition.sizes[client]), parts)
 
-    @property
-    def cost(self) -> str:
-        """What the counts of a private run cost, as text."""
+    def cost(self, groups: int = 1) -> str:
+        """What the counts of a private run cost, as text; groups: how many counts a total adds up at each client."""
         plan, rows = self.run.plan, self.run.partition.sizes.sum()
         assert plan
-        noise = f"a total count of {rows} rows has noise of {self.total_sigma:.4g}"
+        noise = f"a total count of {rows} rows has noise of {self.total_sigma * math.sqrt(groups):.4g}"
         return f"for {plan.share(COUNTS):.3g} of the budget; {noise}"
 
     def agreed(self, counts: Array, clients: Index) -> Any:

@@ -150,7 +150,7 @@ class PrivateRanges(Histogram):
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
-        return [("private ranges", f"of {self.columns_private} columns, {self.run.first.cost}")]
+        return [("private ranges", f"of {self.columns_private} columns, {self.run.first.cost()}")]
 
     def advice(self) -> list[str]:
         """A warning if the noise of the counts hides most columns."""

@@ -15,7 +15,7 @@ from ..models.summaries import Variable
 from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, TimeGrid
 from ..problems.discrete_cox import INTERVALS, interval_ends
 from ..settings import Setting, at_least, one_of
-from .columns import column_values, column_variable
+from .columns import check_categories, column_values, column_variable
 from .query import FRACTION_OF_BUDGET, Answers, Histogram, Run, Table
 
 FILE = "survival.csv"
@@ -225,7 +225,8 @@ class SurvivalCurve(Histogram):
 
     def check(self) -> None:
         """See `SiteQuery`."""
-        _ = self.by  # SettingError for another column
+        if self.by:  # SettingError for another column
+            check_categories(self.by, "evaluation.survival-by")
 
     @property
     def share(self) -> float:
@@ -275,5 +276,6 @@ class SurvivalCurve(Histogram):
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
-        groups = f" and {len(self._groups)} groups" if self.by else ""
-        return [("survival curve", f"in {len(self.grid.edges)} intervals{groups}, {self.run.first.cost}")]
+        groups, cost = len(self._groups), self.run.first.cost(len(self._groups))
+        by = f" and {groups} groups" if self.by else ""
+        return [("survival curve", f"in {len(self.grid.edges)} intervals{by}, {cost}")]

@@ -1,5 +1,6 @@
 """The question for an article's Table 1: what the rows that the sites train on are like, column by column."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,11 +12,11 @@ from ..arrays import Array, Index
 from ..errors import SettingError, require
 from ..models.summaries import ALL, Layout, Line, Summaries, Variable
 from ..settings import Setting, at_least
-from .columns import column_values, column_variable, label_values, label_variables
+from .columns import check_categories, column_values, column_variable, label_values, label_variables
 from .query import FRACTION_OF_BUDGET, Answers, Histogram, Run, Table
 
 FILE = "table-one.csv"
-COLUMNS = ("client", "site", *Line._fields, "noise")
+COLUMNS = ("client", "site", *Line._fields)
 _BINS, _NOISY_BINS = 200, 40  # of a number's range; with more there is more noise in a quartile
 _TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
@@ -125,7 +126,7 @@ class TableOneAnswers(Answers):
         ]
         for client, site, table in tables:
             for line in table.lines():
-                yield dict(zip(COLUMNS, (client, site, *line, table.sigma), strict=True))
+                yield dict(zip(COLUMNS, (client, site, *line), strict=True))
 
     @classmethod
     def restored(cls, stored: Any) -> dict[int, Sent]:
@@ -190,6 +191,8 @@ class TableOne(Histogram):
                 f"evaluation.table-one-by must be a column of categories ({', '.join(known) or 'there is none'}); got "
                 f"'{by}'"
             )
+        for variable in self._variables:
+            check_categories(variable, "evaluation.table-one", *[ALL] * (variable.name == by))
 
     @property
     def share(self) -> float:
@@ -245,11 +248,13 @@ class TableOne(Histogram):
 
     def planned(self) -> list[tuple[str, str]]:
         """See `SiteQuery`."""
-        return [("Table 1", f"of {len(self._variables)} columns, {self.run.first.cost}")]
+        cost = self.run.first.cost(len(self.layout.groups))
+        return [("Table 1", f"of {len(self._variables)} columns, {cost}")]
 
     def advice(self) -> list[str]:
         """A warning if the noise hides most of the table."""
-        rows, sigma = int(self.run.partition.sizes.sum()), self.run.first.total_sigma
+        rows = int(self.run.partition.sizes.sum())
+        sigma = self.run.first.total_sigma * math.sqrt(len(self.layout.groups))
         if sigma <= _TOO_NOISY * rows:
             return []
         return [

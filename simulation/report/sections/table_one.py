@@ -14,7 +14,8 @@ _Lines = Mapping[tuple[str, str], Mapping[str, str]]  # of one column of the tab
 _MOST_SITES = 8  # beside each other
 _LEGEND = (
     "Numbers: mean (standard deviation), median [quartiles]. Categories: rows (percent of those that are not missing). "
-    f"Values outside of a range count as its end, and quartiles are interpolated in bins of it. See also {FILE}."
+    "Values outside of a range count as its end. Quartiles are interpolated in even bins of it (200, or 40 with "
+    f"privacy), so they can be off by the width of a bin, or of several that a site has merged. See also {FILE}."
 )
 
 
@@ -29,11 +30,12 @@ def table_one(run: StoredRun) -> list[Section]:
     names = {client: ALL if client == ALL else label_of(run, int(client)) for client in clients}
     tables = {pair: _lines(lines, *pair) for pair in ((c, g) for c in clients for g in groups)}
     if len(groups) == 1:
-        shown = clients[: _MOST_SITES + 1]
+        shown = clients[: _MOST_SITES + 1]  # the first is of all sites
         whole = _table([names[own] for own in shown], [tables[own, ALL] for own in shown])
         return [Section("Table 1", _about(lines), tables=[whole])]
-    by = {names[own]: _table(groups, [tables[own, group] for group in groups]) for own in clients}
-    folded = [Section(f"Table 1 of {name}", tables=[table]) for name, table in by.items() if name != ALL]
+    by = {own: _table(groups, [tables[own, group] for group in groups]) for own in clients}
+    sites = {line["client"]: line["site"] or f"site {line['client']}" for line in lines}
+    folded = [Section(f"Table 1 at {sites[own]}", tables=[table]) for own, table in by.items() if own != ALL]
     return [Section("Table 1", _about(lines), tables=[by[ALL]], folded=folded[:_MOST_SITES])]
 
 
@@ -45,11 +47,18 @@ def _lines(lines: Sequence[Mapping[str, str]], client: str, group: str) -> _Line
 def _about(lines: Sequence[Mapping[str, str]]) -> list[str]:
     noise, texts = max(float(line["noise"]) for line in lines), [_LEGEND]
     if noise:
-        texts.append(f"Every count has noise of up to {noise:.4g}. A dash is a statistic that noise hides.")
+        texts.append(
+            f"A count has noise of up to {noise:.4g} (standard deviation), which can make it negative. A dash is a "
+            "statistic that noise hides."
+        )
     if any(line["rows"] != line["most_rows"] for line in lines):
         texts.append(
             "Sites have withheld counts of few rows: a to b is what the others allow, and a dash where that is nothing."
+            " Numbers describe the n values that are not withheld."
         )
+    sites = len({line["client"] for line in lines}) - 1
+    if sites > _MOST_SITES:
+        texts.append(f"{_MOST_SITES} of {sites} sites; the others are in {FILE}.")
     return texts
 
 
@@ -65,7 +74,7 @@ def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> lis
     if category:
         name = f"{column}, {MISSING}" if category == MISSING else f"{column}: {category}"
         return [(name, *map(_count, lines))]
-    means = [_numbers("{} ({})", line, "mean", "deviation") for line in lines]
+    means = [_numbers(f"{{}} ({{}}){_size(line)}", line, "mean", "deviation") for line in lines]
     quartiles = [
         _numbers("{} [{}, {}]", line, "median", "lower_quartile", "upper_quartile") for line in lines
     ]
@@ -76,8 +85,13 @@ def _count(line: Mapping[str, str]) -> str:
     low, high, percent = (float(line[key]) for key in ("rows", "most_rows", "percent"))
     if low != high:
         return f"{low:,.0f} to {high:,.0f}" if low else "-"
-    share = "" if percent != percent else f" ({min(max(percent, 0.0), 100.0):.1f}%)"
-    return f"{max(low, 0.0):,.0f}{share}"
+    hidden = " (-)" if float(line["noise"]) and line["category"] not in ("", MISSING) else ""
+    return f"{low:z,.0f}" + (hidden if percent != percent else f" ({percent:z.1f}%)")
+
+
+def _size(line: Mapping[str, str]) -> str:
+    """The number of values that a mean rests on, where others are withheld."""
+    return "" if line["rows"] == line["most_rows"] else f"; n = {float(line['rows']):,.0f}"
 
 
 def _numbers(text: str, line: Mapping[str, str], *keys: str) -> str:
