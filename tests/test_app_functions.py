@@ -312,7 +312,7 @@ def test_flowers_fedprox_with_our_fedprox_client_of_the_same_mu():
 
 def test_private_functions_charge_and_refuse():
     """A second round of a budget for one is refused in a sentence; an evaluation is, too."""
-    setup = small("fedpdm-private", rounds=1)
+    setup = small("fedpdm-private", rounds=1, local__batch_size=0)  # every record is in every round
     grid = OneProcess(app_of(setup), setup.config.clients.count, {})
     nodes = strategies.AppFunctions(grid, setup.algorithm, halves(setup.start))
     strategy = strategies.FedPDM(setup.algorithm, node_timeout=1.0)

@@ -523,5 +523,5 @@ def test_the_outlook_knows_the_start_where_a_reference_is_wanted():
 
 def test_facts_come_from_the_run():
     setup = small("ldp-primal-dual", rounds=7)
-    assert setup.algorithm.info == RunInfo(8, 7, row_norm=1.0)
+    assert setup.algorithm.info == RunInfo(8, 7, row_norm=1.0, l2=setup.config.objective.l2)
     assert prepare(replace(setup.config, rounds=9)).algorithm.info.rounds == 9
