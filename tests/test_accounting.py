@@ -311,9 +311,9 @@ def test_an_infinite_objective_is_refused_unless_x_is_outside_of_hs_set():
 @pytest.mark.parametrize("fresh", [True, False])
 @both_runtimes
 def test_fresh_batches(run, fresh):
-    """Six batches an epoch, three steps a round: the first batches come again after two rounds, or never."""
+    """Six batches an epoch, three steps a round: fixed ones come again after two rounds, fresh ones never."""
     setup = small("fedpdm", fresh_batches=fresh, seed=3, clients__per_round=0, batch_size=30)
-    assert setup.schedule == LocalSchedule(30, 3, fresh, turns=Turns(8, 8))
+    assert setup.schedule == LocalSchedule(30, 3, fresh, turns=Turns(8, 8), anew=True)
     first, second, third = (setup.schedule.batches(setup.shards, 4, 3, t).positions for t in (1, 2, 3))
     assert not np.array_equal(first, second)
     assert np.array_equal(first, third) == (not fresh)

@@ -24,6 +24,7 @@ from twinflower.randomness import participants
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings import parse
 
 # rows, batch, steps: steps that divide an epoch or do not, are more than half of it, or more than all of it
 SIZES = [(12, 3, 1), (12, 3, 2), (10, 2, 2), (11, 2, 4), (8, 2, 3), (6, 2, 5), (6, 2, 7), (9, 4, 1)]
@@ -220,6 +221,31 @@ def test_other_runs_and_other_settings_have_other_permutations():
     assert total_cost([charge(first, 1), charge(second, 2, config="b")]) == 0.5
     plain = replace(charge(second, 2), span=None)
     assert total_cost([charge(first, 1), plain]) == 0.5
+
+
+@pytest.mark.parametrize(
+    "privacy, goes_on",
+    [
+        ({"privacy.mode": "none"}, False),
+        ({"privacy.mode": "as-published"}, False),
+        ({"privacy.mode": "gradient", "privacy.trust": "sum", "privacy.honest-sites": 2}, False),
+        ({"privacy.mode": "gradient"}, True),
+        ({"privacy.mode": "public-state"}, True),
+    ],
+)
+def test_new_batches_in_every_round_unless_a_record_is_charged_for_those_that_it_is_in(privacy, goes_on):
+    """Papers draw anew in every round; where that gains nothing from the guarantee, so do we."""
+    keys = {
+        "local.batch-size": 10,
+        "local.max-steps": 1,
+        "clients.count": 3,
+        "clients.per-round": 0,
+        "seed": 1,
+    }
+    schedule = parse(keys | privacy).schedule
+    (first, *others) = np.sort(taken(schedule, 40, 4).reshape(4, 10))
+    assert schedule.workload(40).goes_on == goes_on
+    assert (len(np.unique([first, *others])) == 40) == goes_on
 
 
 @orders

@@ -104,6 +104,7 @@ class Config:
             local.fresh_batches,
             self.privacy.unit.rows,
             Turns(self.clients.count, self.sampled, self.clients.first_round),
+            anew=not self.privacy.charges_batches,
         )
 
     @property

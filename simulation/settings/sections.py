@@ -78,7 +78,13 @@ class Local:
     max_steps: Annotated[
         int, Setting("steps in a round; 0: an epoch less one", between(0, 10_000), "steps")
     ] = 2
-    fresh_batches: Annotated[bool, Setting("shuffle the rows anew for every epoch; false: one order")] = True
+    fresh_batches: Annotated[
+        bool,
+        Setting(
+            "shuffle the rows anew for every round, or for every epoch where a record is charged for the rounds that "
+            "it is in; false: go through one order"
+        ),
+    ] = True
 
     def check(self, method: Any) -> None:
         """Raise SettingError for batches with an algorithm that needs all rows in every round."""
@@ -108,6 +114,11 @@ class _Plain:
     @property
     def exact_sums(self) -> bool:
         """Whether the server sees only sums over all clients, and these without noise."""
+        return False
+
+    @property
+    def charges_batches(self) -> bool:
+        """Whether a record is charged for the rounds that it is in, and not for every round."""
         return False
 
     def check(self, clients: Clients, max_norm: float) -> None:
@@ -228,6 +239,11 @@ class Gradient(Private):
         ),
     ] = 0.0
     shares: QueryShares = QueryShares()  # noqa: RUF009  frozen
+
+    @property
+    def charges_batches(self) -> bool:
+        """See `_Plain`; the noise of sums is planned for records that are in every round."""
+        return self.trust == "local"
 
     @property
     def unit(self) -> Unit:

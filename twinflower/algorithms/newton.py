@@ -42,8 +42,9 @@ without an inverse. Of all minima v, that without a component in the directions 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -105,22 +106,23 @@ class Server(NamedTuple):
     sums: Array
 
 
-class _Sums(Point):
-    """The sums of a client, as many as `compact_size` says."""
+class Sums(Point):
+    """The sums of a client for `count` problems, `size(d)` numbers each, of which the first is that of the rows."""
 
-    def __init__(self, name: str, outer: bool) -> None:
+    def __init__(self, name: str, size: Callable[[int], int], count: int = 1) -> None:
         super().__init__(name)
-        self.outer = outer
+        self.size, self.count = size, count
 
     def entries(self, d: int) -> int:
         """The length of the vector."""
-        return compact_size(d, self.outer)
+        return self.count * self.size(d)
 
     def unpack(self, arrays: Arrays, d: int, request: Any, dtype: Any) -> Any:
-        """Finite sums over at least one row."""
+        """Finite sums, each over at least one row."""
         (sums,) = super().unpack(arrays, d, request, dtype)
-        if not sums[0] >= 1:
-            raise ReplyError(f"sums must be those of at least one row; got {sums[0]:g}")
+        fewest = float(sums[:: self.size(d)].min())
+        if not fewest >= 1:
+            raise ReplyError(f"sums must be those of at least one row; got {fewest:g}")
         return [sums]
 
 
@@ -170,7 +172,7 @@ class Newton(Algorithm):
     @property
     def upload(self) -> Layout:
         """The layout of the sums."""
-        return Layout(Upload, Noisy("sums") if self.private else _Sums("sums", self.robust))
+        return Layout(Upload, Noisy("sums") if self.private else Sums("sums", partial(compact_size, outer=self.robust)))
 
     def check(self, objective: Any) -> None:
         """SettingError for an objective that is no smooth convex likelihood, or has too many parameters."""
@@ -227,7 +229,8 @@ class Newton(Algorithm):
         if self.private:
             sums = self.private.message(work, inbox.x).astype(inbox.x.dtype)
             return state, Upload(sums), work.one_step()
-        return state, Upload(_sums(work.objective, inbox.x, work.rows, self.robust)), work.one_step()
+        sums = by_client(partial(sums_of, work.objective, outer=self.robust), inbox.x, work.rows)
+        return state, Upload(sums), work.one_step()
 
     def release(self, bounds: Bounds, workload: Workload, round_: int) -> Release:
         """See `PrivateSteps.release`."""
@@ -307,19 +310,17 @@ class Newton(Algorithm):
         return {"decrement": np.full(server.x.shape[:-1], np.nan) if self.private else server.decrement}
 
     def stops(self, server: Any) -> Stop | None:
-        """Why the run ends now, if it does; of several problems (`newton_path`), if all do. Private runs do not."""
+        """Why the run ends now, if it does. Private runs do not."""
         if self.private:
             return None
-        status = np.atleast_1d(server.status)
-        if not status.all():
+        if server.status == GOING_ON:
             return None
-        if (status == CONVERGED).all():
+        if server.status == CONVERGED:
             return Stop("converged")
-        if (status == FLAT).any():
-            sums = np.atleast_2d(server.sums)[status == FLAT][0].astype(np.float64)
-            flat = _flat(Information.expanded(sums, server.x.shape[-1]))
-            return Stop(_NO_CURVATURE, tuple(flat.tolist()), warns=True)
-        sizes = np.abs(np.atleast_2d(server.step)).max(0)
+        if server.status == FLAT:
+            sums = Information.expanded(server.sums.astype(np.float64), server.x.size)
+            return Stop(_NO_CURVATURE, tuple(_flat(sums).tolist()), warns=True)
+        sizes = np.abs(server.step)
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
     def information(self, server: Any) -> Information | Released | None:
@@ -367,16 +368,15 @@ def has_information(objective: Any) -> bool:
     return type(objective).information is not LinearModel.information or isinstance(inner, Likelihood)
 
 
-def _sums(objective: Any, x: Array, rows: Batch, outer: bool) -> Array:
-    """The sums of clients (..., `compact_size`) at points x (..., d) that broadcast to them, with the penalty times the
-    number of rows."""
+def by_client(of: Callable[[Array, Batch], Array], x: Array, rows: Batch) -> Array:
+    """What `of` gives for the point and the rows of each client (..., numbers); x (..., entries) broadcasts to them."""
     lead = rows.labels.shape[:-1]
     points = np.broadcast_to(x, (*lead, x.shape[-1]))
-    found = np.empty((*lead, compact_size(x.shape[-1], outer)), x.dtype)
-    for place in np.ndindex(lead):
-        own = Batch._make(None if part is None else part[place] for part in rows)
-        found[place] = sums_of(objective, points[place], own, outer)
-    return found
+    found = [
+        of(points[client], Batch._make(None if part is None else part[client] for part in rows))
+        for client in np.ndindex(lead)
+    ]
+    return np.reshape(found, (*lead, -1)).astype(x.dtype)
 
 
 def sums_of(objective: Any, x: Array, rows: Batch, outer: bool = False) -> Array:

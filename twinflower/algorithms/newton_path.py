@@ -29,13 +29,13 @@ to its policy, and divides its rows in one way only.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import ReplyError, SettingError, require
+from ..errors import SettingError, require
 from ..models.information import Information, compact_size
 from ..problems.interfaces import Batch
 from ..problems.regularisers import L1, ZERO, ElasticNet, OnPart, Regulariser, Support
@@ -44,9 +44,9 @@ from ..settings import SHARE, Setting, above, at_least, one_of
 from ..work import LocalWork, Report
 from . import newton
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, stack, to_nodes
-from .layout import Arrays, Layout, Nothing, Point
+from .layout import Layout, Nothing, Point
 from .messages import Vector
-from .newton import CONVERGED, GOING_ON, Newton, Upload
+from .newton import CONVERGED, GOING_ON, Newton, Sums, Upload, by_client
 from .private_newton import without_padding
 
 LOWEST, SIMPLEST = "min", "1se"
@@ -81,41 +81,17 @@ def choices(points: Sequence[PathPoint]) -> tuple[int, int]:
 
 
 class Server(NamedTuple):
-    """What `newton.Server` has for one problem, for W (K + 1) of them, in the leading axis; the loss of each problem's
-    fold (W (K + 1),), NaN before it is known; and the weights (W,), 0 before they are known."""
+    """problems: the state of `newton` for each of the W (K + 1) problems, in the leading axis; fold_loss (W (K + 1),),
+    the loss of each problem's fold, NaN before it is known; and the weights (W,), 0 before they are known."""
 
-    x: Array
-    trial: Array
-    step: Array
-    length: Array
-    value: Array
-    slope: Array
-    decrement: Array
-    slow: Index
-    status: Index
-    sums: Array
+    problems: newton.Server
     fold_loss: Array
     weights: Array
 
 
-class _Sums(Point):
-    """For each of `count` problems as many numbers as `compact_size` says, and one more."""
-
-    def __init__(self, name: str, count: int) -> None:
-        super().__init__(name)
-        self.count = count
-
-    def entries(self, d: int) -> int:
-        """The length of the vector."""
-        return self.count * (compact_size(d, False) + 1)
-
-    def unpack(self, arrays: Arrays, d: int, request: Any, dtype: Any) -> Any:
-        """Finite sums, each over at least one row."""
-        (sums,) = super().unpack(arrays, d, request, dtype)
-        fewest = float(sums.reshape(self.count, -1)[:, 0].min())
-        if not fewest >= 1:
-            raise ReplyError(f"sums must be those of at least one row; got {fewest:g}")
-        return [sums]
+def _size(d: int) -> int:
+    """How many numbers a client sends for a problem: its sums, and the loss of its fold."""
+    return compact_size(d, False) + 1
 
 
 @dataclass(frozen=True)
@@ -174,7 +150,7 @@ class NewtonPath(Algorithm):
     @cached_property
     def upload(self) -> Layout:
         """The layout of the sums of all problems."""
-        return Layout(Upload, _Sums("sums", self.count))
+        return Layout(Upload, Sums("sums", _size, self.count))
 
     def check(self, objective: Any) -> None:
         """SettingError for an objective without exact sums over single rows, for a penalty without a path, and for more
@@ -211,28 +187,24 @@ class NewtonPath(Algorithm):
     def _begun(self, x: Array, weights: Array, h: Regulariser) -> Server:
         """The state in which all problems start at x (d,)."""
         points = np.tile(x, (self.count, 1))
-        parts = self._newton(h).init_server(points, 1, np.zeros((), np.uint64))
-        return Server._make([*parts, np.full(self.count, np.nan, x.dtype), weights])
+        problems = self._newton(h).init_server(points, 1, np.zeros((), np.uint64))
+        return Server(problems, np.full(self.count, np.nan, x.dtype), weights)
 
     def broadcast(self, server: Server, round_: int, node: Index) -> Vector:
         """Send the points of all problems to every client."""
-        return Vector(to_nodes(server.trial.reshape(-1), node))
+        return Vector(to_nodes(server.problems.trial.reshape(-1), node))
 
     def client_update(
         self, state: Nothing, inbox: Vector, work: LocalWork
     ) -> tuple[Nothing, Upload, Report]:
         """The sums of all problems over the client's rows at the points received."""
-        lead = work.rows.labels.shape[:-1]
-        points = np.broadcast_to(inbox.x, (*lead, inbox.x.shape[-1]))
-        found = np.empty((*lead, self.upload.fields[0].entries(work.objective.d)), points.dtype)
-        for place in np.ndindex(lead):
-            rows = Batch._make(None if part is None else part[place] for part in work.rows)
-            found[place] = self._answered(work.objective, points[place], without_padding(rows))
-        return state, Upload(found), work.one_step()
+        sums = by_client(partial(self._answered, work.objective), inbox.x, work.rows)
+        return state, Upload(sums), work.one_step()
 
     def _answered(self, objective: Any, points: Array, rows: Batch) -> Array:
         """The message of a client with these rows; problems with the same rows and point share their sums."""
         require(rows.folds is not None, "newton-path needs rows that are divided into folds: see Shards.folds")
+        rows = without_padding(rows)
         known: dict[bytes, Array] = {}
         asked = self._questions(points)
         for fold, z, question in asked:
@@ -241,7 +213,7 @@ class NewtonPath(Algorithm):
         return np.concatenate([known[question] for *_, question in asked])
 
     def _questions(self, points: Array) -> list[tuple[int, Array, bytes]]:
-        """For each problem its fold, -1 for none, its point (d,), and bytes that tell the answer from others."""
+        """For each problem its fold, -1 for none, its point (d,), and bytes on which alone the answer depends."""
         each = enumerate(points.reshape(self.count, -1))
         return [(fold := i % (self.folds + 1) - 1, z, b"%d " % fold + z.tobytes()) for i, z in each]
 
@@ -251,40 +223,39 @@ class NewtonPath(Algorithm):
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Take the step of every problem, or that towards the point of the largest weight."""
-        d = server.x.shape[-1]
         numbers = uploads.sums.reshape(len(clients), self.count, -1).sum(0, dtype=np.float64)
         if not server.weights.any():
             server = self._at_largest(server, numbers, clients)
         if not server.weights.any():
             return server
-        sums = [Information.expanded(own[:-1], d) for own in numbers]
-        parts = [self._part(server, i, numbers, clients) for i in range(self.count)]
-        new = Server._make([*stack(parts), server.fold_loss.copy(), server.weights])
-        for i in np.flatnonzero((new.status == CONVERGED) & (server.status == GOING_ON)):
-            z = server.trial[i].astype(np.float64)
+        old = server.problems
+        sums = [Information.expanded(own[:-1], old.x.shape[-1]) for own in numbers]
+        new = stack([self._part(server, i, numbers, clients) for i in range(self.count)])
+        fold_loss = server.fold_loss.copy()
+        for i in np.flatnonzero((new.status == CONVERGED) & (old.status == GOING_ON)):
+            z = old.trial[i].astype(np.float64)
             all_rows = i - i % (self.folds + 1)
-            moved = _plus(sums[all_rows], z - server.trial[all_rows])
-            new.fold_loss[i] = numbers[i, -1] + self._change(moved, sums[i], z, new.x[i] - z)
-            new.trial[i] = server.trial[i]  # asked again, the answer says nothing new
-        return new
+            moved = _plus(sums[all_rows], z - old.trial[all_rows])
+            fold_loss[i] = numbers[i, -1] + self._change(moved, sums[i], z, new.x[i] - z)
+            new.trial[i] = old.trial[i]  # asked again, the answer says nothing new
+        return Server(new, fold_loss, server.weights)
 
     def _at_largest(self, server: Server, numbers: Array, clients: Index) -> Server:
         """The state after a step towards the point of the largest weight; once there, the weights and the start of all
         problems at the point whose sums over all rows (count, sums) these are."""
-        z, total = server.x[0], Information.expanded(numbers[0, :-1], server.x.shape[-1])
-        one, free = _one(server, 0), self._free(len(z))
-        x, status = z.astype(np.float64), CONVERGED
+        one = _one(server, 0)
+        total, free = Information.expanded(numbers[0, :-1], one.x.size), self._free(one.x.size)
+        start, x, status = one.trial, one.x.astype(np.float64), CONVERGED
         if free.entries:
             one = self._newton(free).server_update(one, Upload(numbers[:1, :-1]), clients[:1], 0)
             x, status = one.x.astype(np.float64), int(one.status)
         if status != CONVERGED:
-            same = [np.tile(part, (self.count, *[1] * part.ndim)) for part in one]
-            return Server._make([*same, *server[-2:]])
-        slopes = np.abs(_plus(total, x - server.trial[0]).gradient)
+            return server._replace(problems=stack([one] * self.count))
+        slopes = np.abs(_plus(total, x - start).gradient)
         slopes[list(free.entries)] = 0.0
         largest = self.largest or ROUNDING * float(slopes.max()) / total.rows
-        weights = np.geomspace(largest, self.ratio * largest, self.weights).astype(z.dtype)
-        return self._begun(server.trial[0], weights, self.regulariser)
+        weights = np.geomspace(largest, self.ratio * largest, self.weights).astype(start.dtype)
+        return self._begun(start, weights, self.regulariser)
 
     def _part(self, server: Server, i: int, numbers: Array, clients: Index) -> newton.Server:
         """The state of one problem after its step; unchanged once it is solved."""
@@ -308,17 +279,17 @@ class NewtonPath(Algorithm):
 
     def _errors(self, server: Server) -> Array:
         """The mean loss of each fold at each weight, (W, K)."""
-        rows = server.sums[:, 0].astype(np.float64).reshape(self.weights, -1)
+        rows = server.problems.sums[:, 0].astype(np.float64).reshape(self.weights, -1)
         losses = server.fold_loss.astype(np.float64).reshape(self.weights, -1)[:, 1:]
         return losses / (rows[:, :1] - rows[:, 1:])  # type: ignore[no-any-return]
 
     def path(self, server: Server, round_: int) -> list[PathPoint]:
         """See `Algorithm.path`."""
-        if not (server.status == CONVERGED).all():
+        if not (server.problems.status == CONVERGED).all():
             return []
         errors = self._errors(server)
         means, spreads = errors.mean(1), errors.std(1, ddof=1) / math.sqrt(self.folds)
-        parts = server.weights.tolist(), means.tolist(), spreads.tolist(), server.x[:: self.folds + 1]
+        parts = server.weights.tolist(), means.tolist(), spreads.tolist(), server.problems.x[:: self.folds + 1]
         return [
             PathPoint(weight, mean, spread, round_, x, x)
             for weight, mean, spread, x in zip(*parts, strict=True)
@@ -327,21 +298,22 @@ class NewtonPath(Algorithm):
     def model(self, server: Server) -> Array:
         """The model (d,) of the chosen weight; before the path is complete, that of the smallest one."""
         points = self.path(server, 0)
-        return points[choices(points)[self.choose == SIMPLEST]].x if points else server.x[-self.folds - 1]  # type: ignore[no-any-return]
+        return points[choices(points)[self.choose == SIMPLEST]].x if points else server.problems.x[-self.folds - 1]  # type: ignore[no-any-return]
 
     def server_metrics(self, server: Server) -> dict[str, Array]:
         """The largest Newton decrement of a problem."""
-        return {"decrement": server.decrement.max()}
+        return {"decrement": server.problems.decrement.max()}
 
     def stops(self, server: Server) -> Stop | None:
         """Why the run ends now, if it does: when all problems are solved, or have no solution."""
-        worst = int(np.argmax(server.status))
-        return self._newton(self.regulariser).stops(_one(server, worst)) if server.status.all() else None
+        status = server.problems.status
+        worst = _one(server, int(np.argmax(status)))
+        return self._newton(self.regulariser).stops(worst) if status.all() else None
 
 
 def _one(server: Server, i: int) -> newton.Server:
     """The state of one problem."""
-    return newton.Server._make(part[i] for part in server[:-2])
+    return newton.Server._make(part[i] for part in server.problems)
 
 
 def at_weight(h: Regulariser, weight: float) -> Regulariser:

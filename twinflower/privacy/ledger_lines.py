@@ -1,7 +1,7 @@
 """The lines of a ledger file, as bytes: what a line says, and whether all of them are as they were written.
 
 The first line names the data and the lifetime budget. Every further line is a charge, or the end of a reservation. Both
-state what every run has reserved after it, so that the last line alone says it. Lines of version 0.3 and earlier have
+state what every run has reserved after it, so that the last line alone says it. Lines of version 0.2 have
 no reservations.
 """
 

@@ -201,7 +201,7 @@ class Workload(NamedTuple):
     """Public size of a client's round: number of local steps, rows per step, and batches per epoch.
 
     replaced: how many of the client's rows are protected together; neighbouring data sets differ in so many rows.
-    fixed: whether all epochs have the same batches in the same order.
+    fixed: whether all epochs have the same batches in the same order. anew: else, whether every round has new batches.
     """
 
     steps: int
@@ -209,6 +209,7 @@ class Workload(NamedTuple):
     per_epoch: int
     replaced: int = 1
     fixed: bool = False
+    anew: bool = False
 
     @property
     def replaced_in_batch(self) -> int:
@@ -223,10 +224,13 @@ class Workload(NamedTuple):
     @property
     def goes_on(self) -> bool:
         """Whether a round goes on in the permutation of the round before."""
-        return self.per_epoch > 1 and (self.fixed or self.per_epoch >= 2 * self.steps)
+        in_part = not self.anew and self.per_epoch >= 2 * self.steps
+        return self.per_epoch > 1 and (self.fixed or in_part)
 
     def span(self, turn: int) -> Span:
         """The batches of a client's turn-th round, from 1."""
+        if self.anew and not self.fixed:
+            return Span(turn - 1, 0, self.steps, self.per_epoch)
         return span_of(turn, self.steps, self.per_epoch, self.fixed)
 
 
@@ -237,8 +241,9 @@ class LocalSchedule:
     batch_size is b; 0 uses all rows in every step. max_local_steps is Q; 0 uses floor(m/b) - 1 steps, but at least 1:
     one step less than an epoch, which the papers use without stating it. Batches are drawn without replacement from
     a permutation; rows that do not fill a batch are skipped in that epoch. A client with fewer than b rows uses all of
-    them in every step. Rounds go on where the client's last round ended, as `turns.span_of` says: with fresh = True
-    through a new permutation for each epoch, with fresh = False again and again through one.
+    them in every step. With fresh = True a round has a new permutation; or unless anew, so that a record is in few
+    rounds, rounds go on where the client's last one ended, through a new permutation for each epoch (`turns.span_of`).
+    With fresh = False they go on through one permutation, again and again.
     group: how many rows of a client are protected together; 0: all of them.
     turns: the public sampling of the clients, by which their rounds are counted; by default every client takes part in
     every round.
@@ -249,6 +254,7 @@ class LocalSchedule:
     fresh: bool = True
     group: int = 1
     turns: Turns = EVERY_ROUND
+    anew: bool = False
 
     def __post_init__(self) -> None:
         if not self.batch_size >= 0:
@@ -264,7 +270,7 @@ class LocalSchedule:
         """The workload of a client with `size` rows."""
         rows = min(self.batch_size or size, size)
         steps = int(self.steps(np.array(size)))
-        return Workload(steps, rows, size // rows, min(self.group or size, size), not self.fresh)
+        return Workload(steps, rows, size // rows, min(self.group or size, size), not self.fresh, self.anew)
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """The workloads of clients with these numbers of rows, in the same order."""
