@@ -73,11 +73,11 @@ class PathPoint(NamedTuple):
 def choices(points: Sequence[PathPoint]) -> tuple[int, int]:
     """The places of the weight with the lowest error, among those that were trained longest, and of the largest such
     weight whose error is at most one standard error higher."""
-    longest = max(own.rounds for own in points)
-    known = [place for place, own in enumerate(points) if own.rounds == longest]
-    best = min(known, key=lambda place: points[place].error)
+    longest = max(point.rounds for point in points)
+    trained = [i for i, point in enumerate(points) if point.rounds == longest]
+    best = min(trained, key=lambda i: points[i].error)
     limit = points[best].error + points[best].std_error
-    return best, next(place for place in known if points[place].error <= limit)
+    return best, next(i for i in trained if points[i].error <= limit)
 
 
 class Server(NamedTuple):
@@ -229,7 +229,7 @@ class NewtonPath(Algorithm):
         if not server.weights.any():
             return server
         old = server.problems
-        sums = [Information.expanded(own[:-1], old.x.shape[-1]) for own in numbers]
+        sums = [Information.expanded(sent[:-1], old.x.shape[-1]) for sent in numbers]
         new = stack([self._part(server, i, numbers, clients) for i in range(self.count)])
         fold_loss = server.fold_loss.copy()
         for i in np.flatnonzero((new.status == CONVERGED) & (old.status == GOING_ON)):

@@ -164,25 +164,27 @@ class Layout:
     @cached_property
     def sums(self) -> Mask:
         """Which entries are sums of numbers, which can be negative."""
-        block = [place >= own.cells for own in self.variables for place in range(own.entries)]
+        block = [entry >= variable.cells for variable in self.variables for entry in range(variable.entries)]
         return np.array([False] * (self.by.cells if self.by else 0) + block * len(self.groups))
 
     @property
     def histograms(self) -> int:
         """The number of entries that a row can raise to the number of rows."""
-        return sum(1 if own.categories else 3 for own in self.variables) + bool(self.by)
+        return sum(1 if variable.categories else 3 for variable in self.variables) + bool(self.by)
 
     def counted(self, values: Array, groups: Array, least: int = 1) -> Array:
         """The entries of rows with these values (rows, variables) in these groups (rows,), NaN where missing."""
         sizes = self.by.counted(groups, least) if self.by else np.zeros(0)
         codes = np.nan_to_num(groups, nan=len(self.groups) - 1)
-        blocks = [self._counted(values[codes == own], least) for own in range(len(self.groups))]
-        for place in np.flatnonzero(sizes < 0):
-            blocks[place] = [variable.hidden(-sizes[place]) for variable in self.variables]
+        blocks = [self._counted(values[codes == group], least) for group in range(len(self.groups))]
+        for group in np.flatnonzero(sizes < 0):
+            blocks[group] = [variable.hidden(-sizes[group]) for variable in self.variables]
         return np.concatenate([sizes, *(part for block in blocks for part in block)])
 
     def _counted(self, values: Array, least: int) -> list[Array]:
-        return [own.counted(column, least) for own, column in zip(self.variables, values.T, strict=True)]
+        return [
+            variable.counted(column, least) for variable, column in zip(self.variables, values.T, strict=True)
+        ]
 
 
 class Line(NamedTuple):
@@ -265,13 +267,13 @@ class _Group(NamedTuple):
         yield Line(self.name, "", "", rows, most, noise=float(np.sqrt(self.rows_variance)))
         first = 0
         for variable in variables:
-            own = slice(first, first + variable.cells)
+            counts = slice(first, first + variable.cells)
             first += variable.entries
-            low, high = (self.fitted(end[own], place) for place, end in enumerate((self.low, self.high)))
+            low, high = (self.fitted(end[counts], most) for most, end in enumerate((self.low, self.high)))
             if variable.categories:
                 yield from self._categories(variable, low, high)
             else:
-                yield from self._number(variable, low, high, *self.low[own.stop : first])
+                yield from self._number(variable, low, high, *self.low[counts.stop : first])
 
     def fitted(self, counts: Array, end: int = 0) -> Array:
         """The counts of all of the rows; noisy ones add up to their number. end: 0 for that at least, 1 at most."""
@@ -299,8 +301,8 @@ class _Group(NamedTuple):
         bins, noise = low[: variable.bins], self._noise(variable, variable.bins)
         values = bins.sum() if self.sigma else np.rint(bins.sum())  # merged bins are rounded
         most = values if self.sigma else self.rows[1] - low[variable.bins :].sum()
-        found = self._described(variable, bins, total, squares, noise)
-        yield Line(self.name, variable.name, "", values, most, np.nan, *found)._replace(noise=noise)
+        described = self._described(variable, bins, total, squares, noise)
+        yield Line(self.name, variable.name, "", values, most, np.nan, *described)._replace(noise=noise)
         if variable.may_miss:
             yield Line(self.name, variable.name, MISSING, low[-1], high[-1], noise=self._noise(variable))
 

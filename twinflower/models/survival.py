@@ -128,7 +128,7 @@ class SurvivalTable(NamedTuple):
         cells, edges, rows, sigmas, actuarial, groups, _ = zip(*tables, strict=True)
         return cls(
             np.sum(cells, axis=0), edges[0], sum(rows), float(np.hypot.reduce(sigmas)), actuarial[0],
-            {name: np.sum([own[name] for own in groups], axis=0) for name in groups[0]},
+            {name: np.sum([cells_of[name] for cells_of in groups], axis=0) for name in groups[0]},
         )  # fmt: skip
 
     @property
@@ -174,9 +174,9 @@ def log_rank(strata: Iterable[SurvivalTable]) -> LogRank | None:
     noise, under which the statistic does not have this distribution.
     """
     tables = list(strata)
-    if not (tables and all(own.groups and not own.sigma for own in tables)):
+    if not (tables and all(table.groups and not table.sigma for table in tables)):
         return None
-    parts = [_differences(np.array(list(own.groups.values()))) for own in tables]
+    parts = [_differences(np.array(list(table.groups.values()))) for table in tables]
     gap, covariance = (np.sum(part, axis=0) for part in zip(*parts, strict=True))
     sizes, axes = np.linalg.eigh(covariance)
     varies = sizes > _ROUNDING * max(sizes.max(), 1.0)

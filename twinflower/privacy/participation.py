@@ -114,8 +114,8 @@ class Participation:
     def _put_worst(self, total: Array, rounds: Sequence[tuple[int, Index, float]]) -> None:
         """Replace the units of all clients whose rounds go on in a permutation."""
         turns = np.zeros((len(rounds), len(total)), dtype=np.int64)
-        for own, (round_, clients, _) in zip(turns, rounds, strict=True):
-            own[clients] = self.turns(clients, round_)
+        for row, (round_, clients, _) in zip(turns, rounds, strict=True):
+            row[clients] = self.turns(clients, round_)
         for client, alike in self._alike(turns):
             load = self.workloads[client]
             total[alike] = worst_cost(
@@ -128,8 +128,8 @@ class Participation:
         """Clients whose rounds go on, grouped by workload and by their rows of turns (T, N): one of each, and all."""
         kinds = {load: kind for kind, load in enumerate(self.most)}
         labels = np.array([kinds[load] for load in self.workloads])
-        for own in turns:
-            labels = np.unique(labels * (own.max() + 1) + own, return_inverse=True)[1].reshape(-1)
+        for row in turns:
+            labels = np.unique(labels * (row.max() + 1) + row, return_inverse=True)[1].reshape(-1)
         _, first = np.unique(labels, return_index=True)
         for client in first.tolist():
             if self.most[self.workloads[client]]:

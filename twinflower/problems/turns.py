@@ -90,8 +90,8 @@ class _Counted:
                 self.round, self.counts = 1, np.zeros_like(self.counts)
             counts = self.counts.copy()
             for t in range(self.round, round_):
-                own = self.sampling
-                counts[participants(self.seed, t, own.num_clients, own.per_round, own.first_round)] += 1
+                s = self.sampling
+                counts[participants(self.seed, t, s.num_clients, s.per_round, s.first_round)] += 1
             self.round, self.counts = round_, counts
             return counts
 

@@ -35,7 +35,8 @@ def check_categories(variable: Variable, setting: str, *taken: str) -> None:
     """Raise SettingError unless the categories differ from the name of the missing values, if there can be any, and
     from the other names taken."""
     names = {*taken, *[MISSING] * variable.may_miss}
-    for name in (own for own in variable.categories if own in names):
+    name = next((name for name in variable.categories if name in names), None)
+    if name is not None:
         what = "missing values are" if name == MISSING else "all rows together are"
         raise SettingError(
             f"{setting} cannot count category '{name}' of column '{variable.name}', because {what} called that, too: "
@@ -49,11 +50,11 @@ def column_values(run: Run, column: Column, client: int) -> Array:
     assert data.schema is not None and data.marks is not None
     first = data.schema.features.index(column.features[0])
     if isinstance(column, Category):
-        found = data.features[rows, first : first + len(column.categories)].argmax(1).astype(np.float64)
+        values = data.features[rows, first : first + len(column.categories)].argmax(1).astype(np.float64)
     else:
-        found = data.features[rows, first] / (run.inputs.factor or 1.0)
+        values = data.features[rows, first] / (run.inputs.factor or 1.0)
     gone = data.marks[rows, data.schema.columns.index(column)] == ABSENT
-    return np.where(gone, np.nan, found)
+    return np.where(gone, np.nan, values)
 
 
 def label_values(run: Run, client: int) -> Array:

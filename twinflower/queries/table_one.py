@@ -113,16 +113,16 @@ class TableOneAnswers(Answers):
 
     known_files = (FILE,)
 
-    def files(self, found: Mapping[int, Sent]) -> Iterator[Table]:
+    def files(self, sent: Mapping[int, Sent]) -> Iterator[Table]:
         """The lines of all sites together, and of each client."""
-        yield FILE, COLUMNS, self._rows(found)
+        yield FILE, COLUMNS, self._rows(sent)
 
-    def _rows(self, found: Mapping[int, Sent]) -> Iterator[dict[str, Any]]:
+    def _rows(self, sent: Mapping[int, Sent]) -> Iterator[dict[str, Any]]:
         sites, layout = self.run.dataset.site_names, TableOne(self.run).layout
-        own = {i: Summaries.of(layout, np.array(sent[0]), *sent[1:]) for i, sent in found.items()}
+        known = {i: Summaries.of(layout, np.array(one[0]), *one[1:]) for i, one in sent.items()}
         tables = [
-            (ALL, ALL, Summaries.together(own.values())),
-            *((f"{i}", sites[i] if sites else "", table) for i, table in own.items()),
+            (ALL, ALL, Summaries.together(known.values())),
+            *((f"{i}", sites[i] if sites else "", table) for i, table in known.items()),
         ]
         for client, site, table in tables:
             for line in table.lines():
@@ -131,7 +131,7 @@ class TableOneAnswers(Answers):
     @classmethod
     def restored(cls, stored: Any) -> dict[int, Sent]:
         """See `Answers`."""
-        return {int(client): Sent(*own) for client, own in stored.items()}
+        return {int(client): Sent(*sent) for client, sent in stored.items()}
 
 
 class TableOne(Histogram):
@@ -165,8 +165,10 @@ class TableOne(Histogram):
     @cached_property
     def layout(self) -> Layout:
         """What is described."""
-        by = {own.name: own for own in self._variables}.get(self.run.config.evaluation.table_one_by)
-        return Layout(tuple(own for own in self._variables if own is not by), by)
+        by = {variable.name: variable for variable in self._variables}.get(
+            self.run.config.evaluation.table_one_by
+        )
+        return Layout(tuple(variable for variable in self._variables if variable is not by), by)
 
     def check(self) -> None:
         """See `SiteQuery`."""
@@ -180,12 +182,13 @@ class TableOne(Histogram):
             "evaluation.table-one needs rows that are not divided by their own norms: set data.row-scaling to all, or "
             "data.row-norm to 0",
         )
-        private = [own.name for own in self._variables if own.range is None and not own.categories]
+        numbers = [variable for variable in self._variables if not variable.categories]
+        private = [number.name for number in numbers if number.range is None]
         if private:
             raise SettingError(
                 f"evaluation.table-one needs public ranges: give column '{private[0]}' one in the schema"
             )
-        known = [own.name for own in self._variables if own.categories]
+        known = [variable.name for variable in self._variables if variable.categories]
         if by and by not in known:
             raise SettingError(
                 f"evaluation.table-one-by must be a column of categories ({', '.join(known) or 'there is none'}); got "
@@ -211,7 +214,7 @@ class TableOne(Histogram):
 
     def part(self, client: int, site: Any = None) -> Described:
         """See `Histogram`."""
-        run, names = self.run, [own.name for own in self._variables]
+        run, names = self.run, [variable.name for variable in self._variables]
         schema = run.dataset.schema
         assert schema is not None
         columns = [column_values(run, column, client)[:, None] for column in schema.columns]
@@ -225,8 +228,8 @@ class TableOne(Histogram):
         """See `Histogram`."""
         sizes, sigma = self.run.partition.sizes, self.run.first.sigma
         return {
-            int(client): Sent(own.tolist(), int(sizes[client]), sigma(int(client)))
-            for client, own in zip(clients, counts, strict=True)
+            int(client): Sent(entries.tolist(), int(sizes[client]), sigma(int(client)))
+            for client, entries in zip(clients, counts, strict=True)
         }
 
     def check_policy(self, site: Any, client: int) -> None:

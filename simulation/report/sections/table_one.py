@@ -31,17 +31,18 @@ def table_one(run: StoredRun) -> list[Section]:
     tables = {pair: _lines(lines, *pair) for pair in ((c, g) for c in clients for g in groups)}
     if len(groups) == 1:
         shown = clients[: _MOST_SITES + 1]  # the first is of all sites
-        whole = _table([names[own] for own in shown], [tables[own, ALL] for own in shown])
+        whole = _table([names[client] for client in shown], [tables[client, ALL] for client in shown])
         return [Section("Table 1", _about(lines), tables=[whole])]
-    by = {own: _table(groups, [tables[own, group] for group in groups]) for own in clients}
+    by = {client: _table(groups, [tables[client, group] for group in groups]) for client in clients}
     sites = {line["client"]: line["site"] or f"site {line['client']}" for line in lines}
-    folded = [Section(f"Table 1 at {sites[own]}", tables=[table]) for own, table in by.items() if own != ALL]
+    alone = ((client, table) for client, table in by.items() if client != ALL)
+    folded = [Section(f"Table 1 at {sites[client]}", tables=[table]) for client, table in alone]
     return [Section("Table 1", _about(lines), tables=[by[ALL]], folded=folded[:_MOST_SITES])]
 
 
 def _lines(lines: Sequence[Mapping[str, str]], client: str, group: str) -> _Lines:
-    own = (line for line in lines if line["client"] == client and line["group"] == group)
-    return {(line["column"], line["category"]): line for line in own}
+    kept = (line for line in lines if line["client"] == client and line["group"] == group)
+    return {(line["column"], line["category"]): line for line in kept}
 
 
 def _about(lines: Sequence[Mapping[str, str]]) -> list[str]:
