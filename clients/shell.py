@@ -13,7 +13,7 @@ protects the data (`steps`).
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from logging import WARNING
 from typing import Any, ClassVar
 
@@ -28,6 +28,7 @@ from twinflower.arrays import DOUBLE, all_finite
 from twinflower.errors import ReplyError, SettingError, require
 from twinflower.flower_messages import BEGINS, ENDS
 from twinflower.privacy.charges import BudgetSpent
+from twinflower.privacy.correlated import largest_factor
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.participation import most_batches
@@ -45,7 +46,7 @@ from twinflower.work import LocalWork, Noise, Report
 from .records import StrictClient
 from .request import RequestReader, RoundRequest, as_asked
 from .steps import Arrays, CompletedRounds, Cost, CountStep, Metrics, Step, answered, carried_out, reply_of
-from .store import CompletedRound, ContextStore, StateStore
+from .store import CompletedRound, ContextStore, StateStore, noise_key
 
 _NOT_SCALED: object = object()  # differs from the ranges in any request
 
@@ -285,7 +286,7 @@ class _Round(Step):
         release = client.algorithm.release(guard.bounds, workload, round_)
 
         def rounding() -> Rounding:
-            sigma = guard.noise_multiplier * release.spread
+            sigma = guard.noise_multiplier * release.spread * largest_factor(guard.bandwidth)
             with np.errstate(all="ignore"):  # check_size refuses overflows
                 return client.algorithm.rounding(
                     self.state, self.inbox, guard.bounds, workload, round_, sigma
@@ -293,8 +294,10 @@ class _Round(Step):
 
         size = client.algorithm.upload.bits(client.objective.d) // 8
         most = most_batches(client.algorithm, guard.bounds, workload, [round_])
-        span = workload.span(client.schedule.turn(client.seed, client.client, round_))._replace(most=most)
-        return Cost(release, round_, size, rounding, known, workload.rows, span if most else None)
+        turn = client.schedule.turn(client.seed, client.client, round_)
+        span = workload.span(turn)._replace(most=most, bandwidth=guard.bandwidth) if most else None
+        key = partial(noise_key, client.store, self.session)
+        return Cost(release, round_, size, rounding, known, workload.rows, span, key)
 
     def reserved(self, size: int) -> AbstractContextManager[None]:
         """See `Step`."""

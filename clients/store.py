@@ -3,7 +3,7 @@ simulated clients.
 
 Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
 session is one training, through all restarts of server and nodes; the server names it. In runs whose server sees only
-sums, a store also holds the client's secret key of the session.
+sums, or whose noise is correlated over steps, a store also holds the client's secret key of the session.
 
 In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends, without a
 reply that the client can compute again, because Flower passes the context along with every message. On disk
@@ -14,6 +14,7 @@ that it lost, and no dual is updated twice.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -79,6 +80,19 @@ class StateStore(Protocol):
 
     def of(self, kind: str) -> "StateStore":
         """A separate store, in the same place, for what the client released when it answered questions of a kind."""
+
+
+def noise_key(store: StateStore, session: str) -> bytes:
+    """The key of a session from which noise that is correlated over steps is drawn; made if there is none.
+
+    Whoever reads it beside the client's messages can take the noise out of them. If it is lost, later steps get other
+    noise for earlier ones than was released, which costs no privacy: it only adds to the noise of the steps to come.
+    """
+    key = store.key(session)
+    if key is None:
+        key = os.urandom(32)
+        store.save_key(session, key)
+    return key
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,8 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
             "; ".join(f"{p.steps} x {p.rows}" for p in workloads),
         ),
         (f"releases of a round that {plan.unit.target} can touch", _between(plan.participation.affected)),
+        (f"releases of the run that {plan.unit.target} can touch, or their worth", _between(plan.units)),
+        *_correlated(plan),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
     ]
@@ -120,6 +122,12 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
     rows += [row for query in setup.queries for row in query.planned()]
     return rows + (_shared(plan) if isinstance(plan, SumPlan) else []) + _cost(plan)
+
+
+def _correlated(plan: Plan) -> list[tuple[str, str]]:
+    """The bandwidth of noise that is correlated over steps."""
+    widths = plan.participation.bandwidths
+    return [] if widths is None else [("bandwidth of the noise, in steps", _between(widths))]
 
 
 def _shared(plan: SumPlan) -> list[tuple[str, str]]:

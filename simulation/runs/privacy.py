@@ -71,7 +71,12 @@ def _shares(queries: Sequence[SiteQuery]) -> dict[str, float]:
 def _target(privacy: Private) -> Target:
     amount = privacy.epsilon, privacy.delta, privacy.noise_multiplier
     return Target(
-        *amount, privacy.conversion, privacy.unit, privacy.tune_share, privacy.shares.evaluation_share
+        *amount,
+        privacy.conversion,
+        privacy.unit,
+        privacy.tune_share,
+        privacy.shares.evaluation_share,
+        privacy.noise,
     )
 
 

@@ -117,8 +117,14 @@ class Cohort:
             return cast(NoiseOf, SimulatedSums(cast(Summed, first.algorithm), first.sums, first.config.seed))
         plans = [cast(Plan, setup.plan) for setup in self.setups]
         multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
+        widths = [plan.participation.bandwidths for plan in plans]
+        bandwidths = (
+            None if widths[0] is None else widths[0] if self.alone else np.stack(cast(list[Index], widths))
+        )
         schedule, shards = self.setups[0].schedule, self.problem.shards
-        return SimulatedNoise(self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed)
+        return SimulatedNoise(
+            self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed, bandwidths
+        )
 
     def models(self, server: Any) -> Array:
         """The models of all seeds, (seeds, d)."""

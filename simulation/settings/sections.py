@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from twinflower.errors import SettingError, require
+from twinflower.privacy.correlated import NOISES
 from twinflower.privacy.release import SENSITIVITIES
 from twinflower.privacy.unit import KINDS, ONE_RECORD, Unit
 from twinflower.queries import QuerySettings, QueryShares
@@ -99,6 +100,7 @@ class _Plain:
     """The values of settings that a section [privacy] does not have."""
 
     conversion = "exact"
+    noise = "independent"
     trust = "local"
     honest_sites = 0
     masks = False
@@ -229,6 +231,13 @@ class Gradient(Private):
         ),
     ] = "record"
     group_size: _GroupSize = 0
+    noise: Annotated[
+        str,
+        Setting(
+            "noise of the steps: independent, or (banded) correlated over batches in a fixed order",
+            one_of(NOISES),
+        ),
+    ] = "independent"
 
     tune_share: Annotated[
         float,
@@ -273,6 +282,11 @@ class Gradient(Private):
             raise SettingError(
                 "privacy.trust = sum has no accounting for tuning: set privacy.tune-share to 0; got "
                 f"{self.tune_share:g}"
+            )
+        if sums and self.noise != "independent":
+            raise SettingError(
+                "privacy.trust = sum draws noise for every sum anew: set privacy.noise to independent; got "
+                f"{self.noise}"
             )
         if sums and self.conversion != "exact":
             raise SettingError(

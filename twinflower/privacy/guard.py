@@ -15,9 +15,12 @@ from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu
 from .charges import Charge, Ledger
-from .mechanism import MOST_SIGMAS, Draws, GaussianNoise
+from .correlated import CorrelatedDraws, remembered
+from .mechanism import MOST_SIGMAS, Draws, GaussianNoise, by_step, keyed, secretly
+from .participation import Visit, worst_cost
 from .release import Release, Rounding
 
+Key = Callable[[], bytes]
 _RELATIVE = 1e-9  # rounding error of a norm, up to which a row is not too long
 
 
@@ -62,7 +65,7 @@ class Guard:
     of a release of weight 1. budget: the run's budget. ledger: where charges are recorded. draws(round): the source of
     standard normal draws for a round. secret: whether noisy values are rounded to a grid (`GaussianNoise`). run,
     config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of
-    the site's rows. split: see `charges.Charge`.
+    the site's rows. split: see `charges.Charge`. bandwidth: of the noise of the rounds (`correlated`).
     """
 
     bounds: Bounds
@@ -75,6 +78,7 @@ class Guard:
     config: str = ""
     row_norm: float = math.inf
     split: str = ""
+    bandwidth: int = 1
 
     def counting(self, noise_multiplier: float, draws: Callable[[int], Draws]) -> "Guard":
         """The guard of the same run for releases about held-out rows."""
@@ -128,12 +132,15 @@ class Guard:
         not cover it. session: see `open`."""
         return self.ledger.check_plan(session or self.run, self.config, self.budget)
 
-    def open(self, release: Release, round_: int, run: str = "", span: Span | None = None) -> Noise:
+    def open(
+        self, release: Release, round_: int, run: str = "", span: Span | None = None, key: Key | None = None
+    ) -> Noise:
         """Charge the round to the ledger and return its noise.
 
         run: the session under which the round is charged; the guard's own run is then Flower's, of which a session that
         was resumed has several. span: of a round that goes on in a permutation of the rows (`Charge`); without it the
-        round is charged as if a record were in every round. The charge is recorded before anything private is computed.
+        round is charged as if a record were in every round. key: returns the secret of the session from which secret
+        noise that is correlated is drawn. The charge is recorded before anything private is computed.
         Raises BudgetSpent or LedgerError, and SettingError for a release without a finite sensitivity.
         """
         if not SMALLEST < release.sensitivity < LARGEST:
@@ -142,7 +149,10 @@ class Guard:
                 f"{release.sensitivity:g}: change clip-norm, row-norm or step-size"
             )
         sigma = self.noise_multiplier * release.spread
-        cost = release.units / self.noise_multiplier**2
+        units = (
+            worst_cost([Visit(span, release.weight, release.affected_releases)]) if span else release.units
+        )
+        cost = units / self.noise_multiplier**2
         charge = Charge(
             run or self.run,
             round_,
@@ -156,7 +166,17 @@ class Guard:
             span=span,
         )
         self.ledger.charge(charge, self.budget)
-        return GaussianNoise(sigma, self.draws(round_), grid=self.secret)
+        draws = self._correlated(span, key) if span and span.bandwidth > 1 else self.draws(round_)
+        return GaussianNoise(sigma, draws, grid=self.secret)
+
+    def _correlated(self, span: Span, key: Key | None) -> Draws:
+        """The draws of the steps of a span."""
+        if self.draws is not secretly:
+            steps = remembered((self.draws, span.steps), by_step(self.draws, span.steps))
+            return CorrelatedDraws(span.bandwidth, span.first, steps)
+        if key is None:
+            raise SettingError("secret noise that is correlated over steps needs a key of the session")
+        return CorrelatedDraws(span.bandwidth, span.first, keyed(key()))
 
 
 def _within(weights: Array, most: float) -> Array:

@@ -7,10 +7,11 @@ public range in which floats resolve the grid. Whether a value is finite, or fit
 would reveal something about the data.
 """
 
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ..arrays import Array, Index, of_clients, read_only, within
 from ..problems.batches import LocalSchedule, Shards, Workload
 from ..problems.interfaces import Bounds
 from ..randomness import LONG, normals, normals_by_round
+from .correlated import CorrelatedDraws, Innovation, remembered, stacked
 from .release import Planned
 
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
@@ -59,6 +61,11 @@ class GaussianNoise:
 def seeded(seed: int, client: int, round_: int) -> Draws:
     """The draws of one client in a round of a simulation, each of shape (d,)."""
     return lambda draw, shape: normals(seed, "noise", client, _address(round_, draw), shape[-1])
+
+
+def steps_of(seed: int, client: int, steps: int) -> Innovation:
+    """The same draws by the client's steps, of which its rounds have so many."""
+    return remembered(("seeded", seed, client, steps), by_step(partial(seeded, seed, client), steps))
 
 
 def evaluation_draws(seed: int, client: int) -> Callable[[int], Draws]:
@@ -134,7 +141,8 @@ class SimulatedNoise:
     """The noise of a private run in a simulation: sigma is each client's multiplier times the `spread` of its release.
 
     multipliers (..., N): sigma / sensitivity of a release of weight 1. bounds: of the objective on allowed rows. The
-    draws are addressed by (seed, client, round), so a run is reproducible and its noise is not secret.
+    draws are addressed by (seed, client, round), so a run is reproducible and its noise is not secret. bandwidths
+    (..., N): of noise that is correlated over the steps; None for independent noise.
     """
 
     algorithm: Planned
@@ -143,14 +151,31 @@ class SimulatedNoise:
     bounds: Bounds
     multipliers: Array
     seed: int | Index = 0
+    bandwidths: Index | None = None
 
     def __call__(self, round_: int, clients: Index) -> GaussianNoise:
         """The noise in a round of the clients (..., K), given by number."""
         everyone = clients.shape[-1] == self.multipliers.shape[-1]
         planned = self.multipliers if everyone else of_clients(self.multipliers, clients)
-        draws = self._of_all.of(round_) if everyone else CohortDraws(self._seeds, clients, round_)
         sigma = self._spreads(round_, clients) * planned
+        if self.bandwidths is not None:
+            return GaussianNoise(sigma[..., None], self._correlated(self.bandwidths, round_, clients))
+        draws = self._of_all.of(round_) if everyone else CohortDraws(self._seeds, clients, round_)
         return GaussianNoise(sigma[..., None], draws)
+
+    def _correlated(self, bandwidths: Index, round_: int, clients: Index) -> Draws:
+        """The draws of clients (..., K), each as its guard makes them."""
+        widths, sizes = of_clients(bandwidths, clients), self.shards.extent(clients)[1]
+        seeds = np.broadcast_to(np.reshape(self._seeds, (-1, *[1] * (clients.ndim - 1))), clients.shape)
+        each = zip(*(a.ravel().tolist() for a in (seeds, clients, sizes, widths)), strict=True)
+        return stacked([self._of_client(round_, *own) for own in each], clients)
+
+    def _of_client(self, round_: int, seed: int, client: int, rows: int, bandwidth: int) -> Draws:
+        if bandwidth == 1:
+            return seeded(seed, client, round_)
+        load = self.schedule.workload(rows)
+        first = load.span(self.schedule.turn(seed, client, round_)).first
+        return CorrelatedDraws(bandwidth, first, steps_of(seed, client, load.steps))
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
@@ -190,15 +215,38 @@ def secret(draw: int, shape: tuple[int, ...]) -> Array:
     phi(z) > 2^-43, that is |z| < 7.6. Further out some grid points cannot occur. A draw falls there with probability
     2 Phi(-7.6) = 3e-14, which strictly should be added to delta for every number released. No draw exceeds 9.1.
     """
+    return _by_chacha(os.urandom(32), os.urandom(16), shape)
+
+
+def secretly(round_: int) -> Draws:
+    """The draws of any round of a deployed site."""
+    return secret
+
+
+def keyed(key: bytes) -> Innovation:
+    """Draws like those of `secret` that whoever has the key can repeat: each step has its part of the key's stream."""
+    derived = hashlib.sha256(b"noise that is correlated over steps" + key).digest()
+
+    def drawn(step: int, shape: tuple[int, ...]) -> Array:
+        return _by_chacha(derived, bytes(8) + step.to_bytes(8, "little"), shape)
+
+    return remembered(("keyed", derived), drawn)
+
+
+def _by_chacha(key: bytes, nonce: bytes, shape: tuple[int, ...]) -> Array:
     from cryptography.hazmat.primitives.ciphers import Cipher  # simulations do not need it
     from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-    count = int(np.prod(shape))
-    stream = Cipher(ChaCha20(os.urandom(32), os.urandom(16)), mode=None).encryptor().update(bytes(8 * count))
+    stream = Cipher(ChaCha20(key, nonce), mode=None).encryptor().update(bytes(8 * int(np.prod(shape))))
     bits = np.frombuffer(stream, dtype="<u8")
     # one bit for the sign, and 63 bits for a probability in the lower half, where floats are dense
     tail = ((bits >> 1).astype(float) + 0.5) * 2.0**-64
     return (special.ndtri(tail) * np.where(bits & 1, 1.0, -1.0)).reshape(shape)
+
+
+def by_step(draws: Callable[[int], Draws], steps: int) -> Innovation:
+    """The draws of a client's rounds of so many steps, by their step from the client's first one on."""
+    return lambda step, shape: draws(1 + step // steps)(step % steps, shape)
 
 
 def _address(round_: int, draw: int) -> int:

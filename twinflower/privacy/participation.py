@@ -11,11 +11,14 @@ not move. So the releases of one permutation cost together what the worst batch 
 4. So all releases together cost at most sum_s y_s load_s, with load_s the amounts of all releases with batch s in them,
    which is at most the sum of the `most` largest loads. For one record this is the largest load, and it is attained.
 5. Different permutations are independent of each other, so their worst cases add up.
+
+With noise that is correlated over the steps of a fixed order, the sensitivity of the whole run takes the place of such
+sums (`correlated`).
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -24,6 +27,7 @@ from ..arrays import Array, Index
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.turns import Span
+from .correlated import best_bandwidth, squared_sensitivity
 from .release import Planned
 
 
@@ -49,6 +53,9 @@ def worst_cost(visits: Iterable[Visit]) -> float:
 
 def _of_one_order(visits: Sequence[Visit]) -> float:
     """The same for rounds of one permutation."""
+    bandwidth = max(visit.span.bandwidth for visit in visits)
+    if bandwidth > 1:
+        return _correlated(visits, bandwidth)
     loads, everything = np.zeros(visits[0].span.per_epoch), 0.0
     for span, amount, touched in visits:
         batches = (span.first + np.arange(span.steps)) % span.per_epoch
@@ -56,6 +63,23 @@ def _of_one_order(visits: Sequence[Visit]) -> float:
         everything += amount * touched
     most = max(visit.span.most for visit in visits)
     return min(everything, float(np.sort(loads)[-most:].sum()))
+
+
+def _correlated(visits: Sequence[Visit], bandwidth: int) -> float:
+    """The same for steps whose noise is correlated: the squared sensitivity of what was released so far.
+
+    If nothing was left out, the records of the first batch cost most: those of a later one take part as often or less,
+    in columns of C that are the same but end earlier.
+    """
+    per_epoch, most = visits[0].span.per_epoch, max(visit.span.most for visit in visits)
+    released = np.zeros(max(visit.span.last for visit in visits), dtype=bool)
+    for visit in visits:
+        released[visit.span.first : visit.span.last] = True
+    batch = np.arange(released.size) % per_epoch
+    batches = 1 if most == 1 and released.all() else per_epoch
+    patterns = ((batch == np.arange(batches)[:, None]) & released).astype(float)
+    amount = max(visit.amount for visit in visits)
+    return amount * squared_sensitivity(patterns, bandwidth, min(most, per_epoch))
 
 
 def most_batches(algorithm: Planned, bounds: Bounds, workload: Workload, rounds: Iterable[int]) -> int:
@@ -93,13 +117,26 @@ class Participation:
 
     affected (N,): how many releases of one round the replaced records can affect. workloads: of each client; without
     them a record can be in every round. most: for each workload (`most_batches`). turns: as in the clients'
-    `LocalSchedule`.
+    `LocalSchedule`. bandwidths (N,): of the clients' noise, None if it is independent.
     """
 
     affected: Index
     workloads: Sequence[Workload] = ()
     most: Mapping[Workload, int] = field(default_factory=dict)
     turns: CountsTurns = every_round
+    bandwidths: Index | None = None
+
+    def bandwidth(self, client: int) -> int:
+        """That of a client's noise."""
+        return 1 if self.bandwidths is None else int(self.bandwidths[client])
+
+    def correlated(self, rounds_in: Array) -> "Participation":
+        """The same with noise that is correlated over the steps; rounds_in (N,): how often each client takes part."""
+        each = [
+            best_bandwidth(load.per_epoch, max(1, int(n) * load.steps)) if self.most[load] else 1
+            for n, load in zip(rounds_in, self.workloads, strict=True)
+        ]
+        return replace(self, bandwidths=np.array(each))
 
     def units(self, rounds: Sequence[tuple[int, Index, float]]) -> Array:
         """The cost (N,) of these rounds, each (round, clients, weight), in units of a release of weight 1."""
@@ -117,17 +154,22 @@ class Participation:
         for row, (round_, clients, _) in zip(turns, rounds, strict=True):
             row[clients] = self.turns(clients, round_)
         for client, alike in self._alike(turns):
-            load = self.workloads[client]
             total[alike] = worst_cost(
-                Visit(load.span(int(turn))._replace(most=self.most[load]), weight, int(self.affected[client]))
+                Visit(self._span(client, int(turn)), weight, int(self.affected[client]))
                 for turn, (_, _, weight) in zip(turns[:, client], rounds, strict=True)
                 if turn
             )
+
+    def _span(self, client: int, turn: int) -> Span:
+        load = self.workloads[client]
+        return load.span(turn)._replace(most=self.most[load], bandwidth=self.bandwidth(client))
 
     def _alike(self, turns: Index) -> Iterable[tuple[int, Index]]:
         """Clients whose rounds go on, grouped by workload and by their rows of turns (T, N): one of each, and all."""
         kinds = {load: kind for kind, load in enumerate(self.most)}
         labels = np.array([kinds[load] for load in self.workloads])
+        if self.bandwidths is not None:
+            labels = labels * (self.bandwidths.max() + 1) + self.bandwidths
         for row in turns:
             labels = np.unique(labels * (row.max() + 1) + row, return_inverse=True)[1].reshape(-1)
         _, first = np.unique(labels, return_index=True)

@@ -32,7 +32,7 @@ from ..problems.interfaces import Bounds
 from .accountant import Budget, gdp_epsilon
 from .charges import Ledger
 from .guard import Guard
-from .mechanism import secret, seeded
+from .mechanism import secretly, seeded
 from .participation import CountsTurns, Participation, every_round, most_batches
 from .release import Planned, Release, check_sensitivities
 from .target import Target
@@ -269,8 +269,9 @@ class Plan:
         planned = float(self._with_evaluations(self.mu_trained**2)[client]) if seed is None else 0.0
         return Guard(
             self.bounds, float(self.multipliers[client]), replace(self.budget, planned=planned), ledger,
-            (lambda round_: secret) if seed is None else partial(seeded, seed, client), secret=seed is None, run=run,
+            secretly if seed is None else partial(seeded, seed, client), secret=seed is None, run=run,
             config=config, row_norm=row_norm, split=split if self.unit.parts == 1 else "",
+            bandwidth=self.participation.bandwidth(client),
         )  # fmt: skip
 
 
@@ -290,11 +291,29 @@ def draft(
     clients = [np.asarray(sampled, dtype=np.int64) for sampled in asked]
     each = enumerate(zip(clients, weights, strict=True), 1)
     rounds = Releases(len(workloads), tuple(PlannedRelease(ROUND, t, *own) for t, own in each))
+    if target.noise == "banded":
+        _check_banded(algorithm, workloads)
+        participation = participation.correlated(rounds.rounds_in)
     noise = np.ones(len(workloads))
     plan = Plan(
         algorithm.privacy, target.delta, noise, bounds, rounds, participation, math.inf, unit=target.unit
     )
     return replace(plan, releases=_with_others(plan, shares, target.mu_tuning))
+
+
+def _check_banded(algorithm: Planned, workloads: Sequence[Workload]) -> None:
+    """Raise SettingError unless the noise is added to gradients on batches in a fixed order."""
+    require(
+        algorithm.privacy == "gradient",
+        "privacy.noise = banded is for noise in every gradient: set privacy.mode to gradient; got "
+        f"{algorithm.privacy}",
+    )
+    require(
+        all(load.fixed for load in workloads) and any(load.goes_on for load in workloads),
+        "privacy.noise = banded needs batches in a fixed order, because noise that is correlated over steps helps only "
+        "if a record takes part in few of them: set local.fresh-batches to false, and local.batch-size to less than "
+        "half of a client's rows",
+    )
 
 
 def _with_others(plan: Plan, shares: Mapping[str, float], mu_tuning: float) -> Releases:
@@ -341,6 +360,11 @@ def _check_rule(rule: Array | None, target: Target, others: bool) -> None:
         rule is None or target.training_share == 1,
         "this method plans its noise by an accounting of its own, which has no place for tuning, nor for the "
         "evaluation of a group: set privacy.tune-share to 0, and evaluate only if records are protected",
+    )
+    require(
+        rule is None or target.noise == "independent",
+        "this method plans its noise by an accounting of its own, which has no place for noise that is correlated: set "
+        "privacy.noise to independent",
     )
     require(
         rule is None or not others,

@@ -23,8 +23,9 @@ class Target:
 
     conversion: how epsilon is converted to mu, one of CONVERSIONS. unit: what is protected; the workloads of the plan
     must be those of a `LocalSchedule` with group = unit.rows. tune_share: the share of the budget, in mu^2, that tuning
-    has taken before the run. evaluation_share: the share that evaluations on held-out rows may take. Raises
-    SettingError unless exactly one of epsilon and noise_multiplier is above 0, and for shares that do not add up.
+    has taken before the run. evaluation_share: the share that evaluations on held-out rows may take. noise: one of
+    `correlated.NOISES`. Raises SettingError unless exactly one of epsilon and noise_multiplier is above 0, and for
+    shares that do not add up.
     """
 
     epsilon: float = 0.0
@@ -34,6 +35,7 @@ class Target:
     unit: Unit = ONE_RECORD
     tune_share: float = 0.0
     evaluation_share: float = 0.0
+    noise: str = "independent"
 
     def __post_init__(self) -> None:
         if (self.epsilon > 0) == (self.noise_multiplier > 0):

@@ -23,6 +23,7 @@ class Span(NamedTuple):
 
     order: the number of the permutation, from 0. per_epoch: how many batches a permutation has; after the last one the
     first one follows. most: how many batches of a permutation the replaced rows can fill (`privacy.participation`).
+    bandwidth: of the noise of the steps, which are counted by `first`; 1: independent noise.
     """
 
     order: int
@@ -30,6 +31,21 @@ class Span(NamedTuple):
     steps: int
     per_epoch: int
     most: int = 1
+    bandwidth: int = 1
+
+    @property
+    def last(self) -> int:
+        """The batch after the last one."""
+        return self.first + self.steps
+
+    def overlaps(self, other: "Span | None") -> bool:
+        """Whether both have a step with the same correlated noise, which must be released once only."""
+        return (
+            other is not None
+            and max(self.bandwidth, other.bandwidth) > 1
+            and self.first < other.last
+            and other.first < self.last
+        )
 
 
 def span_of(turn: int, steps: int, per_epoch: int, fixed: bool) -> Span:
