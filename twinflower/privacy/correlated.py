@@ -29,6 +29,8 @@ from ..arrays import Array, Index, read_only
 NOISES = ("independent", "banded")
 WIDEST = 64
 """The largest bandwidth that is chosen: so many vectors of noise are in memory."""
+MOST_STEPS = 2 * 10**7
+"""Steps times batches of an epoch, for which sensitivities can be computed in little memory and time."""
 _HELD = 2**27  # bytes of drawn vectors that are remembered, so that each is drawn once
 
 Innovation = Callable[[int, tuple[int, ...]], Array]

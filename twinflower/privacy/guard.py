@@ -14,8 +14,8 @@ from ..problems.turns import Span
 from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu
-from .charges import Charge, Ledger
-from .correlated import CorrelatedDraws, remembered
+from .charges import BudgetSpent, Charge, Ledger
+from .correlated import MOST_STEPS, CorrelatedDraws, remembered
 from .mechanism import MOST_SIGMAS, Draws, GaussianNoise, by_step, keyed, secretly
 from .participation import Visit, worst_cost
 from .release import Release, Rounding
@@ -148,6 +148,8 @@ class Guard:
                 f"the sensitivity of round {round_} must be between {SMALLEST:g} and {LARGEST:g}; got "
                 f"{release.sensitivity:g}: change clip-norm, row-norm or step-size"
             )
+        if span and span.bandwidth > 1 and span.last * span.per_epoch > MOST_STEPS:
+            raise BudgetSpent("the run's correlated noise is not planned for so many steps")
         sigma = self.noise_multiplier * release.spread
         units = (
             worst_cost([Visit(span, release.weight, release.affected_releases)]) if span else release.units

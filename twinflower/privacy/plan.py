@@ -31,6 +31,7 @@ from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from .accountant import Budget, gdp_epsilon
 from .charges import Ledger
+from .correlated import MOST_STEPS
 from .guard import Guard
 from .mechanism import secretly, seeded
 from .participation import CountsTurns, Participation, every_round, most_batches
@@ -294,6 +295,14 @@ def draft(
     if target.noise == "banded":
         _check_banded(algorithm, workloads)
         participation = participation.correlated(rounds.rounds_in)
+        longest = max(
+            n * load.steps * load.per_epoch for n, load in zip(rounds.rounds_in, workloads, strict=True)
+        )
+        require(
+            longest <= MOST_STEPS,
+            f"privacy.noise = banded needs at most {MOST_STEPS:,} steps times batches of an epoch for each client; got "
+            f"{longest:,.0f}: take larger batches, or fewer rounds",
+        )
     noise = np.ones(len(workloads))
     plan = Plan(
         algorithm.privacy, target.delta, noise, bounds, rounds, participation, math.inf, unit=target.unit

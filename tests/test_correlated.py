@@ -1,0 +1,227 @@
+"""Noise that is correlated over steps: its covariance, its sensitivity by brute force, and what is charged."""
+
+import itertools
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import small
+
+from twinflower.algorithms import FedAvg
+from twinflower.algorithms.messages import Inbox
+from twinflower.errors import SettingError
+from twinflower.privacy import correlated
+from twinflower.privacy.accountant import Budget, gdp_mu
+from twinflower.privacy.audit import neighbours, replay
+from twinflower.privacy.charges import Charge, ChargedBefore, check_charge, total_cost
+from twinflower.privacy.correlated import (
+    CorrelatedDraws,
+    best_bandwidth,
+    inverse_root,
+    squared_sensitivity,
+    through_root,
+)
+from twinflower.privacy.ledger import FileLedger
+from twinflower.privacy.mechanism import keyed, seeded, steps_of
+from twinflower.privacy.participation import Visit, worst_cost
+from twinflower.privacy.plan import Plan, Target
+from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.interfaces import Bounds
+from twinflower.problems.objectives import make_objective
+from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
+
+widths = pytest.mark.parametrize("p", [1, 2, 3, 8])
+BANDED = {
+    "rounds": 9, "epsilon": 8.0, "noise_multiplier": 0.0, "privacy.noise": "banded", "local.fresh-batches": False,
+    "local.batch-size": 20, "local.max-steps": 2,
+}  # fmt: skip
+
+
+def root_matrix(p, steps):
+    """B (T, T)."""
+    numbers = np.zeros(steps)
+    numbers[: min(p, steps)] = inverse_root(p)[:steps]
+    return np.array([[numbers[t - s] if t >= s else 0.0 for s in range(steps)] for t in range(steps)])
+
+
+def visits(load, turns, p, most=1):
+    return [Visit(load.span(t)._replace(most=most, bandwidth=p), 1.0, load.steps) for t in turns]
+
+
+# --- the factorisation ---
+
+
+def test_the_square_of_the_inverse_root_takes_differences():
+    """(1 - x)^(1/2) squared is 1 - x."""
+    assert_allclose(
+        np.convolve(inverse_root(30), inverse_root(30))[:30], [1.0, -1.0, *[0.0] * 28], atol=1e-15
+    )
+
+
+@widths
+def test_the_inverse_has_no_negative_entry_and_is_the_filter(p):
+    inverse = np.linalg.inv(root_matrix(p, 40))
+    assert (inverse > -1e-12).all()
+    patterns = np.random.default_rng(0).normal(size=(3, 40))
+    assert_allclose(through_root(patterns, p), patterns @ inverse.T, rtol=1e-9, atol=1e-12)
+
+
+@widths
+@pytest.mark.parametrize("source", [steps_of(5, 3, 2), keyed(b"key")], ids=["seeded", "keyed"])
+def test_what_is_released_has_the_covariance_of_the_factorisation(p, source):
+    """Over 20,000 entries of 12 steps, within 6 standard errors of a sample covariance."""
+    count, steps = 20_000, 12
+    drawn = np.array([CorrelatedDraws(p, 2 * (t // 2), source)(t % 2, (count,)) for t in range(steps)])
+    true = root_matrix(p, steps) @ root_matrix(p, steps).T
+    error = np.sqrt((np.outer(np.diag(true), np.diag(true)) + true**2) / count)
+    assert (np.abs(drawn @ drawn.T / count - true) <= 6 * error).all()
+
+
+# --- the sensitivity ---
+
+
+@widths
+@pytest.mark.parametrize("per_epoch, steps", [(2, 1), (3, 1), (3, 2), (4, 3)])
+def test_the_cost_is_the_largest_norm_over_all_records_and_all_rounds_that_were_released(p, per_epoch, steps):
+    """Brute force with the inverse matrix, for every set of five rounds."""
+    load = LocalSchedule(1, steps, fresh=False).workload(per_epoch)
+    for released in itertools.product([False, True], repeat=5):
+        turns = 1 + np.flatnonzero(released)
+        if not len(turns) or p == 1:
+            continue
+        last = turns[-1] * steps
+        inverse = np.linalg.inv(root_matrix(p, last))
+        made = np.repeat(released, steps)[:last]
+        true = max(
+            float(np.sum((inverse @ ((np.arange(last) % per_epoch == s) & made)) ** 2))
+            for s in range(per_epoch)
+        )
+        assert_allclose(worst_cost(visits(load, turns, p)), true, rtol=1e-9)
+
+
+def test_no_directions_of_the_moves_reach_further():
+    draw, inverse = np.random.default_rng(1), np.linalg.inv(root_matrix(4, 12))
+    for _ in range(200):
+        moves = draw.normal(size=(12, 3)) * (np.arange(12) % 3 == 0)[:, None]
+        moves /= np.maximum(np.linalg.norm(moves, axis=1, keepdims=True), 1e-300)
+        assert (
+            np.sum((inverse @ moves) ** 2)
+            <= squared_sensitivity((np.arange(12) % 3 == 0)[None] * 1.0, 4) + 1e-9
+        )
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_groups_that_fill_batches_are_covered(most):
+    patterns = (np.arange(14) % 4 == np.arange(4)[:, None]).astype(float)
+    images = through_root(patterns, 3)
+    true = max(np.sum(images[list(s)].sum(0) ** 2) for s in itertools.combinations(range(4), most))
+    cost = squared_sensitivity(patterns, 3, most)
+    assert true <= cost * (1 + 1e-12)
+    if most in (1, 4):
+        assert_allclose(cost, true)
+
+
+def test_replayed_the_whole_run_costs_what_is_planned():
+    """||C moves|| of the record in the first batch: never above the plan, and .99 of it."""
+    algorithm, objective, rounds = (
+        FedAvg(step_size=0.5, privacy="gradient"),
+        make_objective("logistic", 3, 2),
+        10,
+    )
+    bounds, schedule = objective.bounds(0.7), LocalSchedule(2, 1, fresh=False)
+    target = Target(2.0, 1e-5, noise="banded")
+    plan = Plan.of(algorithm, bounds, [schedule.workload(9)], [[0]] * rounds, target)
+    p = plan.participation.bandwidth(0)
+    assert p > 1
+    data, other = neighbours(9, 3, 0.7)
+    inbox = Inbox(np.array([1e3, 0.0, 0.0]), np.empty(0, dtype=np.int64), np.zeros((), np.uint64))
+    found = []
+    for shift in range(9):
+        both = [own._replace(features=np.roll(own.features, shift, axis=0)) for own in (data, other)]
+        moves = replay(algorithm, objective, *both, schedule, bounds, [inbox] * rounds)
+        found.append(np.sum(through_root(np.array([m.moved / m.sensitivity for m in moves]), p) ** 2))
+    assert 0.99**2 * plan.units[0] <= max(found) <= plan.units[0] * (1 + 1e-9)
+    assert_allclose(np.sqrt(plan.units[0]) / plan.multipliers[0], gdp_mu(2.0, 1e-5))
+
+
+@pytest.mark.parametrize("per_epoch, epochs, gain", [(8, 30, 2.2), (20, 30, 3.2)])
+def test_running_sums_have_less_error(per_epoch, epochs, gain):
+    """Against independent noise of the same guarantee, whose record takes part `epochs` times."""
+    steps = per_epoch * epochs
+    record = (np.arange(steps) % per_epoch == 0).astype(float)[None]
+
+    def error(p):
+        return np.sqrt(squared_sensitivity(record, p) * correlated._squared_error(p, steps))
+
+    assert error(1) / error(best_bandwidth(per_epoch, steps)) > gain
+
+
+# --- ledgers and noise ---
+
+
+def test_the_ledger_charges_the_prefix_and_never_the_same_noise_twice(tmp_path):
+    load = LocalSchedule(2, 1, fresh=False).workload(8)
+    seen, budget = visits(load, range(1, 9), 4), Budget(99.0)
+    ledger = FileLedger(tmp_path / "a.ledger", "data", 99.0, 1e-4)
+    spent = []
+    for t, visit in enumerate(seen, 1):
+        charge = Charge("a", t, 1.0, 2.0, 1, 0.25, span=visit.span)
+        ledger.charge(charge, budget)
+        spent.append(total_cost(ledger.charges()))
+        assert_allclose(spent[-1], worst_cost(seen[:t]) / 4)
+        again = Charge("a", 100 + t, 1.0, 2.0, 1, 0.25, config="other", span=visit.span)
+        with pytest.raises(ChargedBefore):
+            ledger.charge(again, budget)
+        with pytest.raises(ChargedBefore):
+            check_charge(again, ledger.charges(), budget)
+    assert (np.diff(spent) > 0).all()
+
+
+def test_noise_is_drawn_again_from_the_key_to_the_bit(monkeypatch):
+    first = [CorrelatedDraws(4, t, keyed(b"key"))(0, (5,)) for t in range(9)]
+    monkeypatch.setattr(correlated, "_recent", correlated._Recent())
+    assert_array_equal(CorrelatedDraws(4, 8, keyed(b"key"))(0, (5,)), first[8])
+    other = CorrelatedDraws(4, 8, keyed(b"another"))(0, (5,))
+    assert not np.any(other == first[8])
+    steps = [keyed(b"key")(t, (5,)) for t in range(9)]
+    assert len({tuple(own) for own in steps}) == 9
+
+
+def test_what_is_remembered_is_bounded_and_is_what_would_be_drawn(monkeypatch):
+    monkeypatch.setattr(correlated, "_HELD", 100)
+    monkeypatch.setattr(correlated, "_recent", correlated._Recent())
+    source = steps_of(0, 1, 3)
+    for step in (0, 1, 2, 3, 0, 7):
+        assert_array_equal(source(step, (5,)), seeded(0, 1, 1 + step // 3)(step % 3, (5,)))
+    assert correlated._recent.bytes <= 100
+
+
+@pytest.mark.parametrize("variant", ["feddr-gradient", "fedpdm-gradient", "scaffold-gradient"])
+@pytest.mark.parametrize("per_round", [0, 3])
+def test_plan_ledgers_and_runtimes_agree(variant, per_round):
+    setup = small(variant, clients__per_round=per_round, **BANDED)
+    assert setup.plan.participation.bandwidths.max() > 1
+    grid = InProcessGrid(setup)
+    result = run_strategy(setup, grid, "inprocess")
+    for client in range(8):
+        charges = grid.client(client + 1).guard.ledger.charges()
+        assert_allclose(total_cost(charges), setup.plan.mu[client] ** 2, rtol=1e-9)
+    (stacked,) = cohort.train([setup])
+    assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
+
+
+def test_settings_that_it_is_not_for_are_refused():
+    for keys, text in (
+        ({"local.fresh-batches": True}, "fixed order"),
+        ({"local.batch-size": 0}, "fixed order"),
+        ({"privacy.mode": "public-state"}, "noise in every gradient"),
+    ):
+        with pytest.raises(SettingError, match=text):
+            small("fedpdm-gradient", **BANDED | keys)
+    with pytest.raises(SettingError, match="fixed order"):
+        workload = LocalSchedule(2, 1).workload(9)
+        Plan.of(
+            FedAvg(privacy="gradient"), Bounds(1.0, 1.0), [workload], [[0]], Target(2.0, 1e-5, noise="banded")
+        )
