@@ -219,7 +219,7 @@ def test_settings_that_it_is_not_for_are_refused():
         ({"privacy.mode": "public-state"}, "noise in every gradient"),
     ):
         with pytest.raises(SettingError, match=text):
-            small("fedpdm-gradient", **BANDED | keys)
+            small("scaffold-gradient", **BANDED | keys)
     with pytest.raises(SettingError, match="fixed order"):
         workload = LocalSchedule(2, 1).workload(9)
         Plan.of(
