@@ -46,7 +46,7 @@ from twinflower.work import LocalWork, Noise, Report
 from .records import StrictClient
 from .request import RequestReader, RoundRequest, as_asked
 from .steps import Arrays, CompletedRounds, Cost, CountStep, Metrics, Step, answered, carried_out, reply_of
-from .store import CompletedRound, ContextStore, StateStore, noise_key
+from .store import CompletedRound, ContextStore, StateStore, noise_seeds
 
 _NOT_SCALED: object = object()  # differs from the ranges in any request
 
@@ -296,8 +296,8 @@ class _Round(Step):
         most = most_batches(client.algorithm, guard.bounds, workload, [round_])
         turn = client.schedule.turn(client.seed, client.client, round_)
         span = workload.span(turn)._replace(most=most, bandwidth=guard.bandwidth) if most else None
-        key = partial(noise_key, client.store, self.session)
-        return Cost(release, round_, size, rounding, known, workload.rows, span, key)
+        seeds = partial(noise_seeds, client.store, self.session, guard.config)
+        return Cost(release, round_, size, rounding, known, workload.rows, span, seeds)
 
     def reserved(self, size: int) -> AbstractContextManager[None]:
         """See `Step`."""

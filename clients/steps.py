@@ -24,7 +24,7 @@ from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array
 from twinflower.errors import ReplyError
 from twinflower.privacy.charges import BudgetSpent, total_cost
-from twinflower.privacy.guard import Guard, Key
+from twinflower.privacy.guard import Guard, Seeds
 from twinflower.privacy.release import Release, Rounding
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.turns import Span
@@ -129,7 +129,7 @@ class Cost(NamedTuple):
     """What a release costs, which follows from public numbers.
 
     round: under which the ledger charges it. size: the bytes of the reply. rows, rounding, known: see
-    `Guard.check_size`. span, key: see `Guard.open`.
+    `Guard.check_size`. span, seeds: see `Guard.open`.
     """
 
     release: Release
@@ -139,7 +139,7 @@ class Cost(NamedTuple):
     known: Iterable[Array] = ()
     rows: int = 1
     span: Span | None = None
-    key: Key | None = None
+    seeds: Seeds | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _noise(step: Step, cost: Cost | None, requests: RequestReader) -> Noise:
         guard.check_size(cost.release, cost.rows, cost.rounding(), cost.known)
     requests.bind(step.session)
     with step.reserved(cost.size):
-        noise = guard.open(cost.release, cost.round, step.session, cost.span, cost.key)
+        noise = guard.open(cost.release, cost.round, step.session, cost.span, cost.seeds)
     if guard.secret:
         _log_charge(guard, step.session)
     return noise

@@ -3,7 +3,8 @@ simulated clients.
 
 Both stores save the state after a round and the reply of that round together, so neither exists without the other. A
 session is one training, through all restarts of server and nodes; the server names it. In runs whose server sees only
-sums, or whose noise is correlated over steps, a store also holds the client's secret key of the session.
+sums, a store also holds the client's secret key of the session; in runs whose noise is correlated over steps, the seeds
+of its last steps.
 
 In the context (`ContextStore`) only the last round is stored, until Flower's run or the node's process ends, without a
 reply that the client can compute again, because Flower passes the context along with every message. On disk
@@ -30,12 +31,14 @@ from twinflower.errors import DataError
 from twinflower.privacy import Budget
 from twinflower.privacy.charges import Charge, ChargedBefore, check_charge
 from twinflower.privacy.ledger import FileLedger
+from twinflower.problems.turns import Span
 from twinflower.wire import dtype_name, from_npy, to_npy
 
 from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
 _KEY = "twinflower.session-key"  # record of context.state
+_SEED = 8 + 32  # bytes of a round's first step and its seed
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
 _HEAD = 2**13  # bytes of a stored round besides its arrays, at most
@@ -55,7 +58,7 @@ class CompletedRound(NamedTuple):
 
 
 class StateStore(Protocol):
-    """A store of completed rounds, and of the secret key of a session."""
+    """A store of completed rounds, and of the secret key (or seeds) of a session."""
 
     def last(self, session: str) -> CompletedRound | None:
         """Return the newest round of the session, if there is one."""
@@ -82,17 +85,22 @@ class StateStore(Protocol):
         """A separate store, in the same place, for what the client released when it answered questions of a kind."""
 
 
-def noise_key(store: StateStore, session: str) -> bytes:
-    """The key of a session from which noise that is correlated over steps is drawn; made if there is none.
+def noise_seeds(store: StateStore, session: str, config: str, span: Span) -> dict[int, bytes]:
+    """The seeds of noise that is correlated over steps, by their rounds' first steps: a new one for this span, and
+    those of earlier rounds of the session with the same settings that the noise of this one needs; others are erased.
 
-    Whoever reads it beside the client's messages can take the noise out of them. If it is lost, later steps get other
-    noise for earlier ones than was released, which costs no privacy: it only adds to the noise of the steps to come.
+    Whoever reads them beside the client's messages can take their noise out of these. If they are lost, earlier noise
+    is left out of later steps, which costs no privacy (`correlated`).
     """
-    key = store.key(session)
-    if key is None:
-        key = os.urandom(32)
-        store.save_key(session, key)
-    return key
+    head = hashlib.sha256(f"{config} {span.per_epoch}".encode()).digest()
+    text = store.key(session) or head
+    lines = [text[i : i + _SEED] for i in range(len(head), len(text), _SEED)] if text.startswith(head) else []
+    known = {int.from_bytes(line[:8], "big"): line[8:] for line in lines}
+    needed = span.first - span.bandwidth + 1
+    seeds = {first: seed for first, seed in known.items() if needed < first + span.steps <= span.first}
+    seeds[span.first] = os.urandom(32)
+    store.save_key(session, head + b"".join(first.to_bytes(8, "big") + seed for first, seed in seeds.items()))
+    return seeds
 
 
 @dataclass(frozen=True)

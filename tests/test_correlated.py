@@ -1,28 +1,31 @@
 """Noise that is correlated over steps: its covariance, its sensitivity by brute force, and what is charged."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
+from flwr.app import RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.messages import Inbox
+from twinflower.clients.store import ContextStore, FileStore, noise_seeds
 from twinflower.errors import SettingError
 from twinflower.privacy import correlated
 from twinflower.privacy.accountant import Budget, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.privacy.charges import Charge, ChargedBefore, check_charge, total_cost
+from twinflower.privacy.charges import Charge, total_cost
 from twinflower.privacy.correlated import (
-    CorrelatedDraws,
+    Window,
     best_bandwidth,
     inverse_root,
     squared_sensitivity,
     through_root,
 )
 from twinflower.privacy.ledger import FileLedger
-from twinflower.privacy.mechanism import keyed, seeded, steps_of
+from twinflower.privacy.mechanism import by_step, keyed, seeded
 from twinflower.privacy.participation import Visit, worst_cost
 from twinflower.privacy.plan import Plan, Target
 from twinflower.problems.batches import LocalSchedule
@@ -37,6 +40,7 @@ BANDED = {
     "rounds": 9, "epsilon": 8.0, "noise_multiplier": 0.0, "privacy.noise": "banded", "local.fresh-batches": False,
     "local.batch-size": 20, "local.max-steps": 2,
 }  # fmt: skip
+SEEDS = {first: bytes([first]) * 32 for first in range(0, 12, 2)}
 
 
 def root_matrix(p, steps):
@@ -69,11 +73,14 @@ def test_the_inverse_has_no_negative_entry_and_is_the_filter(p):
 
 
 @widths
-@pytest.mark.parametrize("source", [steps_of(5, 3, 2), keyed(b"key")], ids=["seeded", "keyed"])
+@pytest.mark.parametrize(
+    "source", [by_step(partial(seeded, 5, 3), 2), keyed(SEEDS, 2)], ids=["seeded", "keyed"]
+)
 def test_what_is_released_has_the_covariance_of_the_factorisation(p, source):
     """Over 20,000 entries of 12 steps, within 6 standard errors of a sample covariance."""
     count, steps = 20_000, 12
-    drawn = np.array([CorrelatedDraws(p, 2 * (t // 2), source)(t % 2, (count,)) for t in range(steps)])
+    window = Window(p)
+    drawn = np.array([window.draws(2 * (t // 2), source)(t % 2, (count,)) for t in range(steps)])
     true = root_matrix(p, steps) @ root_matrix(p, steps).T
     error = np.sqrt((np.outer(np.diag(true), np.diag(true)) + true**2) / count)
     assert (np.abs(drawn @ drawn.T / count - true) <= 6 * error).all()
@@ -161,41 +168,57 @@ def test_running_sums_have_less_error(per_epoch, epochs, gain):
 # --- ledgers and noise ---
 
 
-def test_the_ledger_charges_the_prefix_and_never_the_same_noise_twice(tmp_path):
+def test_the_ledger_charges_the_prefix(tmp_path):
     load = LocalSchedule(2, 1, fresh=False).workload(8)
     seen, budget = visits(load, range(1, 9), 4), Budget(99.0)
     ledger = FileLedger(tmp_path / "a.ledger", "data", 99.0, 1e-4)
     spent = []
     for t, visit in enumerate(seen, 1):
-        charge = Charge("a", t, 1.0, 2.0, 1, 0.25, span=visit.span)
-        ledger.charge(charge, budget)
+        ledger.charge(Charge("a", t, 1.0, 2.0, 1, 0.25, span=visit.span), budget)
         spent.append(total_cost(ledger.charges()))
         assert_allclose(spent[-1], worst_cost(seen[:t]) / 4)
-        again = Charge("a", 100 + t, 1.0, 2.0, 1, 0.25, config="other", span=visit.span)
-        with pytest.raises(ChargedBefore):
-            ledger.charge(again, budget)
-        with pytest.raises(ChargedBefore):
-            check_charge(again, ledger.charges(), budget)
     assert (np.diff(spent) > 0).all()
 
 
-def test_noise_is_drawn_again_from_the_key_to_the_bit(monkeypatch):
-    first = [CorrelatedDraws(4, t, keyed(b"key"))(0, (5,)) for t in range(9)]
-    monkeypatch.setattr(correlated, "_recent", correlated._Recent())
-    assert_array_equal(CorrelatedDraws(4, 8, keyed(b"key"))(0, (5,)), first[8])
-    other = CorrelatedDraws(4, 8, keyed(b"another"))(0, (5,))
-    assert not np.any(other == first[8])
-    steps = [keyed(b"key")(t, (5,)) for t in range(9)]
-    assert len({tuple(own) for own in steps}) == 9
+def test_noise_is_drawn_again_from_the_seeds_to_the_bit():
+    window, one = Window(4), keyed(SEEDS, 2)
+    first = [window.draws(t, one)(0, (5,)) for t in range(12)]
+    assert_array_equal(Window(4).draws(10, keyed({t: SEEDS[t] for t in (6, 8, 10)}, 2))(1, (5,)), first[11])
+    assert len({tuple(one.draw(one.address(t), (5,))) for t in range(12)}) == 12
 
 
-def test_what_is_remembered_is_bounded_and_is_what_would_be_drawn(monkeypatch):
-    monkeypatch.setattr(correlated, "_HELD", 100)
-    monkeypatch.setattr(correlated, "_recent", correlated._Recent())
-    source = steps_of(0, 1, 3)
-    for step in (0, 1, 2, 3, 0, 7):
-        assert_array_equal(source(step, (5,)), seeded(0, 1, 1 + step // 3)(step % 3, (5,)))
-    assert correlated._recent.bytes <= 100
+@pytest.mark.parametrize(
+    "make", [lambda folder: ContextStore(RecordDict()), lambda folder: FileStore(folder, "me")]
+)
+def test_a_node_keeps_the_seeds_of_the_steps_that_later_steps_need(tmp_path, make):
+    store, load, kept = make(tmp_path), LocalSchedule(2, 2, fresh=False).workload(8), {}
+
+    def seeds(turn, config="settings", session="session"):
+        return noise_seeds(store, session, config, load.span(turn)._replace(bandwidth=4))
+
+    for turn in range(1, 6):
+        held = seeds(turn)
+        first = 2 * (turn - 1)  # needs steps first - 3, first - 2 and first - 1, of two rounds
+        assert sorted(held) == [t for t in (first - 4, first - 2, first) if t >= 0]
+        assert all(kept.setdefault(step, seed) == seed for step, seed in held.items())
+    assert len(set(kept.values())) == 5
+    assert seeds(5)[8] != kept[8]  # repeated after a restored backup: new noise
+    assert list(seeds(6, "other settings")) == [10]
+    assert list(seeds(7, "settings")) == [12]
+    assert list(seeds(7, session="another")) == [12]
+
+
+@pytest.mark.parametrize("p", [2, 3, 8])
+def test_noise_that_is_left_out_costs_no_more(p):
+    """For any entries of the matrix of earlier noise, and any moves."""
+    draw = np.random.default_rng(3)
+    pattern = (np.arange(12) % 3 == 0).astype(float)
+    for _ in range(100):
+        kept = np.tril(draw.random((12, 12)) < draw.random(), -1) + np.eye(12)
+        moves = draw.normal(size=(12, 3))
+        moves *= (pattern / np.linalg.norm(moves, axis=1))[:, None]
+        moved = np.sum(np.linalg.solve(root_matrix(p, 12) * kept, moves) ** 2)
+        assert moved <= squared_sensitivity(pattern[None], p) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("variant", ["feddr-gradient", "fedpdm-gradient", "scaffold-gradient"])

@@ -134,16 +134,10 @@ class Ledger(Protocol):
         """End what a permanent ledger has reserved for a run, and return it, in mu^2."""
 
 
-def repeats_noise(charge: Charge, before: Iterable[Charge]) -> bool:
-    """Whether a step of the charge has the correlated noise of a step that this run released before, so that the
-    difference of the two would have none."""
-    return charge.span is not None and any(charge.span.overlaps(entry.span) for entry in before)
-
-
 def check_charge(charge: Charge, entries: list[Charge], budget: Budget) -> None:
     """Raise ChargedBefore if the round was already charged, or BudgetSpent if it exceeds the run's budget."""
     mine = [entry for entry in entries if entry.run == charge.run]
-    known = any(entry.round == charge.round for entry in mine) or repeats_noise(charge, mine)
+    known = any(entry.round == charge.round for entry in mine)
     check_cost(charge, known, budget, total_cost(mine), added_cost(charge, mine))
 
 

@@ -10,17 +10,17 @@ Upadhyay and Lampert 2025, the banded inverse square root). p = 1 is independent
    a_k > 0, are not, and neither is any product of two columns.
 3. Let step t of the replaced records move g_t by up to pi_t times the sensitivity of a step, in any direction. With
    products of columns that are not negative, ||C dg|| is largest if all moves have one direction: it is ||C pi||.
-4. C is lower-triangular: what was released up to step T involves its first T rows only. Steps that were left out move
-   by 0.
+4. C is lower-triangular: what was released up to step T involves its first T rows only. A step that was not released
+   is counted as one that moves by 0, which costs no less.
 5. For several batches S that the records fill, ||C sum_S pi_s||^2 = sum over s, s' in S of <C pi_s, C pi_s'>.
+6. C = I + N + N^2 + ... for N = I - B, which has no negative entry. So if the noise of earlier steps is left out of a
+   step, no entry of C grows, and the cost above still covers the run.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from threading import Lock
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,10 +31,7 @@ WIDEST = 64
 """The largest bandwidth that is chosen: so many vectors of noise are in memory."""
 MOST_STEPS = 2 * 10**7
 """Steps times batches of an epoch, for which sensitivities can be computed in little memory and time."""
-_HELD = 2**27  # bytes of drawn vectors that are remembered, so that each is drawn once
-
-Innovation = Callable[[int, tuple[int, ...]], Array]
-"""Maps a step, from 0, and a shape to standard normal numbers, always the same."""
+Draws = Callable[[int, tuple[int, ...]], Array]
 
 
 @lru_cache
@@ -46,9 +43,7 @@ def inverse_root(bandwidth: int) -> Array:
 
 def through_root(patterns: Array, bandwidth: int) -> Array:
     """C pi for patterns pi (..., T): the v with v_t = pi_t + a_1 v_{t-1} + ... + a_{p-1} v_{t-p+1}."""
-    from scipy.signal import (
-        lfilter,  # slow to import, and simulations without correlated noise do not need it
-    )
+    from scipy.signal import lfilter  # slow to import, and runs without correlated noise do not need it
 
     return lfilter([1.0], inverse_root(bandwidth), patterns)  # type: ignore[no-any-return]
 
@@ -86,59 +81,48 @@ def largest_factor(bandwidth: int) -> float:
     return float(np.abs(inverse_root(bandwidth)).sum())
 
 
-@dataclass(frozen=True)
-class CorrelatedDraws:
-    """The draws (B z)_t of the steps first, first + 1, ... (`mechanism.Draws`); innovation: draws z."""
+class Innovations(NamedTuple):
+    """The standard normal vectors z of a client's steps, from 0.
 
-    bandwidth: int
-    first: int
-    innovation: Innovation
+    address(step): identifies the vector of a step; None if it is left out of the steps after it. draw(address, shape):
+    returns the vector, always the same.
+    """
 
-    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
-        """The noise of step first + draw, for sigma 1."""
-        step = self.first + draw
-        total = self.innovation(step, shape).copy()
-        for k, coefficient in enumerate(inverse_root(self.bandwidth)[1 : step + 1], 1):
-            total += coefficient * self.innovation(step - k, shape)
-        return total
+    address: Callable[[int], Any]
+    draw: Callable[[Any, tuple[int, ...]], Array]
 
 
-class _Recent:
-    """Vectors that were drawn last, by their addresses."""
+class Window:
+    """The vectors z of a client's last p steps, step t in row t mod p, so that each is drawn once."""
 
-    def __init__(self) -> None:
-        self.lock, self.vectors, self.bytes = Lock(), OrderedDict[object, Array](), 0
+    def __init__(self, bandwidth: int) -> None:
+        self.bandwidth = bandwidth
+        self.addresses: list[Any] = [None] * bandwidth
+        self.vectors = np.zeros((bandwidth, 0))
 
-    def get(self, address: object, draw: Callable[[], Array]) -> Array:
-        """The vector of this address, drawn again if it is not remembered; read only."""
-        with self.lock:
-            known = self.vectors.get(address)
-        if known is None:
-            known = read_only(draw())
-            with self.lock:
-                self._put(address, known)
-        return known
+    def draws(self, first: int, innovations: Innovations) -> Draws:
+        """The draws (B z)_t of the steps first, first + 1, ..."""
+        return lambda draw, shape: self._filtered(first + draw, shape, innovations)
 
-    def _put(self, address: object, vector: Array) -> None:
-        if address not in self.vectors:
-            self.vectors[address] = vector
-            self.bytes += vector.nbytes
-        while self.bytes > _HELD and len(self.vectors) > 1:
-            self.bytes -= self.vectors.popitem(last=False)[1].nbytes
+    def _filtered(self, step: int, shape: tuple[int, ...], innovations: Innovations) -> Array:
+        size, p = math.prod(shape), self.bandwidth
+        if self.vectors.shape[1] != size:
+            self.addresses, self.vectors = [None] * p, np.zeros((p, size))
+        lags = (step - np.arange(p)) % p
+        for row, lag in enumerate(lags.tolist()):
+            self._fill(row, innovations.address(step - lag) if lag <= step else None, shape, innovations)
+        return (inverse_root(p)[lags] @ self.vectors).reshape(shape)  # type: ignore[no-any-return]
 
-
-_recent = _Recent()
-
-
-def remembered(address: tuple[object, ...], innovation: Innovation) -> Innovation:
-    """The same innovation, without drawing again what was drawn a few steps before. address: of its stream."""
-    return lambda step, shape: _recent.get((*address, step, shape), lambda: innovation(step, shape))
+    def _fill(self, row: int, address: Any, shape: tuple[int, ...], innovations: Innovations) -> None:
+        if address != self.addresses[row]:
+            self.vectors[row] = 0.0 if address is None else innovations.draw(address, shape).ravel()
+            self.addresses[row] = address
 
 
-def stacked(draws: Sequence[Innovation], clients: Index) -> Innovation:
+def stacked(draws: Sequence[Draws], clients: Index) -> Draws:
     """The draws of clients (...,), each (d,), together: (..., d)."""
 
     def together(draw: int, shape: tuple[int, ...]) -> Array:
-        return np.stack([own(draw, shape[-1:]) for own in draws]).reshape(*clients.shape, shape[-1])
+        return np.stack([drawn(draw, shape[-1:]) for drawn in draws]).reshape(*clients.shape, shape[-1])
 
     return together

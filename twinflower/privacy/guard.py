@@ -1,7 +1,7 @@
 """The single place where a client's private values are protected: validate, charge the ledger, return the noise."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,12 @@ from ..settings import LARGEST, SMALLEST
 from ..work import Noise
 from .accountant import Budget, gdp_mu
 from .charges import BudgetSpent, Charge, Ledger
-from .correlated import MOST_STEPS, CorrelatedDraws, remembered
-from .mechanism import MOST_SIGMAS, Draws, GaussianNoise, by_step, keyed, secretly
+from .correlated import MOST_STEPS, Draws, Window
+from .mechanism import MOST_SIGMAS, GaussianNoise, by_step, keyed, secretly
 from .participation import Visit, worst_cost
 from .release import Release, Rounding
 
-Key = Callable[[], bytes]
+Seeds = Callable[[Span], Mapping[int, bytes]]
 _RELATIVE = 1e-9  # rounding error of a norm, up to which a row is not too long
 
 
@@ -65,7 +65,7 @@ class Guard:
     of a release of weight 1. budget: the run's budget. ledger: where charges are recorded. draws(round): the source of
     standard normal draws for a round. secret: whether noisy values are rounded to a grid (`GaussianNoise`). run,
     config: identities of the run and its settings, written to the ledger. row_norm: the public bound on the norm of
-    the site's rows. split: see `charges.Charge`. bandwidth: of the noise of the rounds (`correlated`).
+    the site's rows. split: see `charges.Charge`. window: of the noise of the rounds if it is correlated over steps.
     """
 
     bounds: Bounds
@@ -78,7 +78,12 @@ class Guard:
     config: str = ""
     row_norm: float = math.inf
     split: str = ""
-    bandwidth: int = 1
+    window: Window | None = None
+
+    @property
+    def bandwidth(self) -> int:
+        """That of the noise of the rounds; 1 if it is independent."""
+        return self.window.bandwidth if self.window else 1
 
     def counting(self, noise_multiplier: float, draws: Callable[[int], Draws]) -> "Guard":
         """The guard of the same run for releases about held-out rows."""
@@ -133,15 +138,21 @@ class Guard:
         return self.ledger.check_plan(session or self.run, self.config, self.budget)
 
     def open(
-        self, release: Release, round_: int, run: str = "", span: Span | None = None, key: Key | None = None
+        self,
+        release: Release,
+        round_: int,
+        run: str = "",
+        span: Span | None = None,
+        seeds: Seeds | None = None,
     ) -> Noise:
         """Charge the round to the ledger and return its noise.
 
         run: the session under which the round is charged; the guard's own run is then Flower's, of which a session that
         was resumed has several. span: of a round that goes on in a permutation of the rows (`Charge`); without it the
-        round is charged as if a record were in every round. key: returns the secret of the session from which secret
-        noise that is correlated is drawn. The charge is recorded before anything private is computed.
-        Raises BudgetSpent or LedgerError, and SettingError for a release without a finite sensitivity.
+        round is charged as if a record were in every round. seeds: makes the secret seed of a span, from which noise
+        that is correlated over steps is drawn, and returns it with those of earlier spans (`keyed`). The charge is
+        recorded before anything private is computed. Raises BudgetSpent or LedgerError, and SettingError for a release
+        without a finite sensitivity.
         """
         if not SMALLEST < release.sensitivity < LARGEST:
             raise SettingError(
@@ -168,17 +179,16 @@ class Guard:
             span=span,
         )
         self.ledger.charge(charge, self.budget)
-        draws = self._correlated(span, key) if span and span.bandwidth > 1 else self.draws(round_)
+        draws = self._correlated(self.window, span, seeds) if self.window and span else self.draws(round_)
         return GaussianNoise(sigma, draws, grid=self.secret)
 
-    def _correlated(self, span: Span, key: Key | None) -> Draws:
+    def _correlated(self, window: Window, span: Span, seeds: Seeds | None) -> Draws:
         """The draws of the steps of a span."""
         if self.draws is not secretly:
-            steps = remembered((self.draws, span.steps), by_step(self.draws, span.steps))
-            return CorrelatedDraws(span.bandwidth, span.first, steps)
-        if key is None:
-            raise SettingError("secret noise that is correlated over steps needs a key of the session")
-        return CorrelatedDraws(span.bandwidth, span.first, keyed(key()))
+            return window.draws(span.first, by_step(self.draws, span.steps))
+        if seeds is None:
+            raise SettingError("secret noise that is correlated over steps needs the seeds of earlier rounds")
+        return window.draws(span.first, keyed(seeds(span), span.steps))
 
 
 def _within(weights: Array, most: float) -> Array:

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 from ..disk import LockableFile, open_regular, sync_folder
 from ..errors import SettingError
 from .accountant import ROUNDING, Budget, gdp_epsilon
-from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, repeats_noise, total_cost
+from .charges import BudgetSpent, Charge, LedgerError, added_cost, check_cost, total_cost
 from .ledger_lines import (
     charges_in,
     header,
@@ -86,9 +86,8 @@ class FileLedger:
 
     def _add(self, file: LockableFile, book: bytes, charge: Charge, budget: Budget) -> None:
         in_run, ever = _sum(book, "run_sum", charge.run), _sum(book, "sum")
-        before = [] if charge.adds_up else charges_in(book, charge.run)
-        known = start_of(charge.run, charge.round) in book or repeats_noise(charge, before)
-        cost = added_cost(charge, before)
+        known = start_of(charge.run, charge.round) in book
+        cost = charge.cost if charge.adds_up else added_cost(charge, charges_in(book, charge.run))
         check_cost(charge, known, budget, in_run, cost)
         reserved = self._reserved(book, charge.run, charge.config, budget, cost)
         reserved[charge.run] -= cost

@@ -7,11 +7,11 @@ public range in which floats resolve the grid. Whether a value is finite, or fit
 would reveal something about the data.
 """
 
-import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ..arrays import Array, Index, of_clients, read_only, within
 from ..problems.batches import LocalSchedule, Shards, Workload
 from ..problems.interfaces import Bounds
 from ..randomness import LONG, normals, normals_by_round
-from .correlated import CorrelatedDraws, Innovation, remembered, stacked
+from .correlated import Draws, Innovations, Window, stacked
 from .release import Planned
 
 GRID_BITS = 20  # the grid is 2^20 times finer than the noise: rounding adds a relative 1e-13 to the variance
@@ -29,7 +29,7 @@ MOST_SIGMAS = 2.0**29
 a cell."""
 _SHORT = 2**13  # numbers of several rounds that are drawn at once, if each round has at most half as many
 
-Draws = Callable[[int, tuple[int, ...]], Array]
+_MOST_HELD = 2**25  # numbers that the windows of a simulation's clients hold, at most
 
 
 @dataclass(frozen=True)
@@ -63,9 +63,9 @@ def seeded(seed: int, client: int, round_: int) -> Draws:
     return lambda draw, shape: normals(seed, "noise", client, _address(round_, draw), shape[-1])
 
 
-def steps_of(seed: int, client: int, steps: int) -> Innovation:
-    """The same draws by the client's steps, of which its rounds have so many."""
-    return remembered(("seeded", seed, client, steps), by_step(partial(seeded, seed, client), steps))
+def by_step(draws: Callable[[int], Draws], steps: int) -> Innovations:
+    """The draws of a client's rounds of so many steps, by their step from the client's first one on."""
+    return Innovations(lambda step: step, lambda step, shape: draws(1 + step // steps)(step % steps, shape))
 
 
 def evaluation_draws(seed: int, client: int) -> Callable[[int], Draws]:
@@ -175,7 +175,19 @@ class SimulatedNoise:
             return seeded(seed, client, round_)
         load = self.schedule.workload(rows)
         first = load.span(self.schedule.turn(seed, client, round_)).first
-        return CorrelatedDraws(bandwidth, first, steps_of(seed, client, load.steps))
+        steps = by_step(partial(seeded, seed, client), load.steps)
+        return self._window(seed, client, bandwidth).draws(first, steps)
+
+    def _window(self, seed: int, client: int, bandwidth: int) -> Window:
+        """The client's, or a new one if those of the others fill the memory for them."""
+        windows = self._windows
+        window = windows.get((seed, client)) or Window(bandwidth)
+        if (
+            len(windows) * max(known.vectors.size for known in [*islice(windows.values(), 1), window])
+            < _MOST_HELD
+        ):
+            windows[seed, client] = window
+        return window
 
     def _spreads(self, round_: int, clients: Index) -> Array | float:
         """sigma / multiplier of clients (..., K), computed once for each number of rows."""
@@ -187,6 +199,10 @@ class SimulatedNoise:
 
     def _spread(self, rows: int, round_: int) -> float:
         return self.algorithm.release(self.bounds, self.schedule.workload(rows), round_).spread
+
+    @cached_property
+    def _windows(self) -> dict[tuple[int, int], Window]:
+        return {}
 
     @cached_property
     def _of_all(self) -> DrawsOfAll:
@@ -223,14 +239,20 @@ def secretly(round_: int) -> Draws:
     return secret
 
 
-def keyed(key: bytes) -> Innovation:
-    """Draws like those of `secret` that whoever has the key can repeat: each step has its part of the key's stream."""
-    derived = hashlib.sha256(b"noise that is correlated over steps" + key).digest()
+def keyed(seeds: Mapping[int, bytes], steps: int) -> Innovations:
+    """Draws like those of `secret` that whoever has the seeds of the rounds can repeat.
 
-    def drawn(step: int, shape: tuple[int, ...]) -> Array:
-        return _by_chacha(derived, bytes(8) + step.to_bytes(8, "little"), shape)
+    seeds: by a round's first step; a round of so many steps without a seed is left out.
+    """
 
-    return remembered(("keyed", derived), drawn)
+    def address(step: int) -> tuple[bytes, int] | None:
+        seed = seeds.get(step - step % steps)
+        return None if seed is None else (seed, step % steps)
+
+    def drawn(address: tuple[bytes, int], shape: tuple[int, ...]) -> Array:
+        return _by_chacha(address[0], bytes(8) + address[1].to_bytes(8, "little"), shape)
+
+    return Innovations(address, drawn)
 
 
 def _by_chacha(key: bytes, nonce: bytes, shape: tuple[int, ...]) -> Array:
@@ -242,11 +264,6 @@ def _by_chacha(key: bytes, nonce: bytes, shape: tuple[int, ...]) -> Array:
     # one bit for the sign, and 63 bits for a probability in the lower half, where floats are dense
     tail = ((bits >> 1).astype(float) + 0.5) * 2.0**-64
     return (special.ndtri(tail) * np.where(bits & 1, 1.0, -1.0)).reshape(shape)
-
-
-def by_step(draws: Callable[[int], Draws], steps: int) -> Innovation:
-    """The draws of a client's rounds of so many steps, by their step from the client's first one on."""
-    return lambda step, shape: draws(1 + step // steps)(step % steps, shape)
 
 
 def _address(round_: int, draw: int) -> int:

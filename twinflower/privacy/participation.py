@@ -27,7 +27,7 @@ from ..arrays import Array, Index
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
 from ..problems.turns import Span
-from .correlated import best_bandwidth, squared_sensitivity
+from .correlated import Window, best_bandwidth, squared_sensitivity
 from .release import Planned
 
 
@@ -68,18 +68,17 @@ def _of_one_order(visits: Sequence[Visit]) -> float:
 def _correlated(visits: Sequence[Visit], bandwidth: int) -> float:
     """The same for steps whose noise is correlated: the squared sensitivity of what was released so far.
 
-    If nothing was left out, the records of the first batch cost most: those of a later one take part as often or less,
-    in columns of C that are the same but end earlier.
+    If nothing was left out and all steps move alike, the records of the first batch cost most: those of a later one
+    take part as often or less, in columns of C that are the same but end earlier.
     """
     per_epoch, most = visits[0].span.per_epoch, max(visit.span.most for visit in visits)
-    released = np.zeros(max(visit.span.last for visit in visits), dtype=bool)
-    for visit in visits:
-        released[visit.span.first : visit.span.last] = True
-    batch = np.arange(released.size) % per_epoch
-    batches = 1 if most == 1 and released.all() else per_epoch
-    patterns = ((batch == np.arange(batches)[:, None]) & released).astype(float)
-    amount = max(visit.amount for visit in visits)
-    return amount * squared_sensitivity(patterns, bandwidth, min(most, per_epoch))
+    moves = np.zeros(max(visit.span.last for visit in visits))
+    for span, amount, _ in visits:
+        moves[span.first : span.last] += math.sqrt(amount)
+    batch = np.arange(moves.size) % per_epoch
+    batches = 1 if most == 1 and moves.min() == moves[0] == moves.max() else per_epoch
+    patterns = np.where(batch == np.arange(batches)[:, None], moves, 0.0)
+    return squared_sensitivity(patterns, bandwidth, min(most, per_epoch))
 
 
 def most_batches(algorithm: Planned, bounds: Bounds, workload: Workload, rounds: Iterable[int]) -> int:
@@ -129,6 +128,10 @@ class Participation:
     def bandwidth(self, client: int) -> int:
         """That of a client's noise."""
         return 1 if self.bandwidths is None else int(self.bandwidths[client])
+
+    def window(self, client: int) -> Window | None:
+        """An empty one for a client's noise; None if it is independent."""
+        return Window(self.bandwidth(client)) if self.bandwidth(client) > 1 else None
 
     def correlated(self, rounds_in: Array) -> "Participation":
         """The same with noise that is correlated over the steps; rounds_in (N,): how often each client takes part."""

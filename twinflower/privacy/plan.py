@@ -272,7 +272,7 @@ class Plan:
             self.bounds, float(self.multipliers[client]), replace(self.budget, planned=planned), ledger,
             secretly if seed is None else partial(seeded, seed, client), secret=seed is None, run=run,
             config=config, row_norm=row_norm, split=split if self.unit.parts == 1 else "",
-            bandwidth=self.participation.bandwidth(client),
+            window=self.participation.window(client),
         )  # fmt: skip
 
 

@@ -38,15 +38,6 @@ class Span(NamedTuple):
         """The batch after the last one."""
         return self.first + self.steps
 
-    def overlaps(self, other: "Span | None") -> bool:
-        """Whether both have a step with the same correlated noise, which must be released once only."""
-        return (
-            other is not None
-            and max(self.bandwidth, other.bandwidth) > 1
-            and self.first < other.last
-            and other.first < self.last
-        )
-
 
 def span_of(turn: int, steps: int, per_epoch: int, fixed: bool) -> Span:
     """The span of a client's turn-th round, from 1, of so many steps.

@@ -10,7 +10,7 @@ import numpy as np
 from ..arrays import Array, Index
 from ..errors import SettingError
 from ..privacy.charges import Charge, Ledger
-from ..privacy.guard import Guard, Key
+from ..privacy.guard import Guard, Seeds
 from ..privacy.participation import Participation
 from ..privacy.plan import ROUND, Plan, PlannedRelease, Releases
 from ..privacy.release import Release
@@ -38,7 +38,12 @@ class SumGuard(Guard):
     weight: float = 1.0
 
     def open(  # type: ignore[override]
-        self, release: Release, round_: int, run: str = "", span: Span | None = None, key: Key | None = None
+        self,
+        release: Release,
+        round_: int,
+        run: str = "",
+        span: Span | None = None,
+        seeds: Seeds | None = None,
     ) -> SumNoise:
         """Charge the round and return the function that encodes a value and adds noise; see `Guard.open`. The noise was
         planned as if a record were in every round."""
