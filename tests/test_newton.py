@@ -211,6 +211,42 @@ def test_discrete_cox_is_a_glm_of_person_periods(link):
     assert_allclose(errors_of(algorithm, server), np.sqrt(np.diag(np.linalg.inv(observed))), rtol=1e-6)
 
 
+def rare(kind, rate):
+    """The objective and rows of a table with this rate, odds or hazard of events."""
+    draw = np.random.default_rng(0)
+    features = np.column_stack([draw.normal(size=(20_000, 3)), np.ones(20_000)])
+    odds = np.exp(features @ [0.5, -0.3, 0.2, np.log(rate)])
+    if kind == "logistic":
+        return make_objective("logistic", 4, 2), Batch(
+            features, (draw.random(20_000) < odds / (1 + odds)) + 0
+        )
+    if kind == "poisson":
+        return make_objective("poisson", 4, 0), Batch(features, draw.poisson(odds).astype(float))
+    times = np.ceil(draw.exponential(1 / odds))
+    labels = signed(np.minimum(times, 10.5), times <= 10)
+    return CoxObjective(intervals="10 x 1", link="cloglog").build(4, 0), Batch(features, labels)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "cloglog"])
+@pytest.mark.parametrize("rate", [0.05, 0.005])
+def test_rare_events_take_at_most_eight_rounds(kind, rate):
+    """Newton's steps alone lower the log rate by about 1 a round, from 0 on."""
+    objective, rows = rare(kind, rate)
+    algorithm, server, rounds = trained(objective, rows, sizes=(12_000, 5_000, 2_000, 1_000))
+    assert algorithm.stops(server).reason == "converged"
+    assert rounds <= 8
+    assert_allclose(objective.grad(algorithm.model(server), rows), 0, atol=1e-10)
+
+
+def test_one_rate_is_exact_after_two_steps():
+    """The deviance of counts with one rate is an exponential and a line."""
+    counts = np.zeros(300)
+    counts[:15] = 1
+    rows, objective = Batch(np.ones((300, 1)), counts), make_objective("poisson", 1, 0)
+    _, server, _ = trained(objective, rows, number=2)
+    assert_allclose(server.trial, np.log(0.05), rtol=1e-12)
+
+
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
 def test_stratified_cox_is_statsmodels_phreg(ties):
     features, times, events = cox_people(300)

@@ -19,8 +19,10 @@ Every client is needed in every round: losses of two rounds can be compared only
 
 A step is shortened until the objective falls by at least 1e-4 of what its slope predicts: to at most half of the last
 t, and to the minimum of the exponential curve with its slope, curvature and last value, because rates, odds and hazards
-are exponential in x. A round is one point, so a shorter step costs one round. Where the loss is quadratic the first
-step ends the run: the sums at its end follow from those at its start, except for `robust`, which takes another round.
+are exponential in x. A round is one point, so a shorter step costs one round. Where events are rare, Newton's step from
+0 lowers the log rate by only 1. So a step also moves along the last one, to the minimum of the exponential curve with
+the slope and curvature there and the curvature before it (`_beyond`). Where the loss is quadratic the first step ends
+the run: the sums at its end follow from those at its start, except for `robust`, which takes another round.
 
 The end. With D = -(<g, s> + h(v) - h(x)) >= 0, N D / 2 is the Newton decrement of the sum over all N rows: without h
 the log likelihood can still rise by that much if it is quadratic, and estimates are within sqrt(N D) standard errors of
@@ -29,16 +31,15 @@ rows at the last z are those from which standard errors follow (`information`), 
 
 No maximum. If columns separate the classes, or a category has no events, the likelihood rises for ever along a
 direction. There each step is about 1 in log odds (or log rates) and lowers what is left by the factor e, while near a
-maximum the decrement is squared. As a single event weighs 1 in the log likelihood, a finite maximum shows once the
-decrement is below that. So a run ends without a maximum if the decrement, below 0.01, falls by less than a factor of 5
-in two rounds in a row with whole steps. Far from the maximum a curvature can round to 0 while the slope does not; then
-there is no step, and the run ends with that reason.
-
-With privacy "gradient" the sums are noisy, and steps are those of `private_newton`.
+maximum the decrement is squared. A single event weighs 1 in the log likelihood, so a finite maximum shows below that: a
+run ends without one if the decrement, below 0.01, falls by less than a factor of 5 in two rounds in a row with whole
+steps. Far from the maximum a curvature can round to 0 while the slope does not; then the run ends with that reason.
 
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
 (`problems.central`); coefficients which the rows do not determine are then named where standard errors are computed.
+
+With privacy "gradient" steps are those of `private_newton`.
 """
 
 import math
@@ -59,7 +60,7 @@ from ..problems.central import lowest_composite
 from ..problems.interfaces import Batch, Bounds
 from ..problems.losses import ClassWeighted, Likelihood
 from ..problems.objectives import LinearModel
-from ..problems.regularisers import ZERO, Regulariser, Zero
+from ..problems.regularisers import ZERO, Regulariser, Support, Zero
 from ..settings import SHARE, Setting, above, between
 from ..work import LocalWork, Report
 from .algorithm import NO_INFO, Algorithm, RunInfo, Stop, to_nodes
@@ -69,7 +70,7 @@ from .private_newton import KnownNoise, Noisy, PrivateSteps, without_padding
 
 GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
 """Values of `Server.status`."""
-_DESCENT = 1e-4  # part of the predicted decrease by which a step must lower the objective
+_DESCENT, _FEWEST = 1e-4, 0.01  # of the predicted decrease, what a step must reach; of rates, what one may leave
 _LONGEST, _STEEPEST, _HALVINGS, _LEAST = 0.5, 700.0, 50, 1e-300  # of a shorter step and the search for it
 _ROUNDING = 8.0  # units in the last place of an objective that is a mean of rounded losses
 _NEAR, _SLOW, _ROUNDS = 0.01, 0.2, 2  # no maximum: decrement, its ratio to the one before, and for how many rounds
@@ -270,20 +271,26 @@ class Newton(Algorithm):
         """The state after the trial point was taken, where the sums over all rows are `total`."""
         x, gradient = server.trial.astype(np.float64), total.gradient / total.rows
         v = lowest_composite(total.matrix / total.rows, gradient, x, self.regulariser)
-        slope = min(float(gradient @ (v - x)) + self._h(v) - self._h(x), 0.0)
-        decrement = -0.5 * total.rows * slope
+        decrement = -0.5 * total.rows * self._slope(gradient, x, v)
         slow = self._slow(server, decrement)
         status = UNBOUNDED if slow >= _ROUNDS else GOING_ON
         if self.info.quadratic and not self.robust:
-            status, total = CONVERGED, _moved(total, v - x)
+            status, total = CONVERGED, total.moved(v - x)
         elif _flat(total).size and isinstance(self.regulariser, Zero):
             status = FLAT
         elif decrement <= self.tolerance + total.rows * self._slack(server, value):
             status = CONVERGED
+        linear = isinstance(self.regulariser, Zero | Support)
+        end = v + _beyond(server, total) if linear and decrement > _NEAR else v
         return Server(
-            v if status == CONVERGED else x, v, v - x, np.ones(()), np.asarray(value), np.asarray(slope),
-            np.asarray(decrement), np.asarray(slow), np.asarray(status), total.compact(self.robust),
+            v if status == CONVERGED else x, end, end - x, np.ones(()),
+            np.asarray(value), np.asarray(self._slope(gradient, x, end)), np.asarray(decrement), np.asarray(slow),
+            np.asarray(status), total.compact(self.robust),
         )  # fmt: skip
+
+    def _slope(self, gradient: Array, x: Array, v: Array) -> float:
+        """The predicted decrease of the objective by the step from x to v, where F has this gradient at x."""
+        return min(float(gradient @ (v - x)) + self._h(v) - self._h(x), 0.0)
 
     def _slow(self, server: Server, decrement: float) -> int:
         """For how many rounds with whole steps the decrement has fallen too slowly for a maximum nearby."""
@@ -311,9 +318,7 @@ class Newton(Algorithm):
 
     def stops(self, server: Any) -> Stop | None:
         """Why the run ends now, if it does. Private runs do not."""
-        if self.private:
-            return None
-        if server.status == GOING_ON:
+        if self.private or server.status == GOING_ON:
             return None
         if server.status == CONVERGED:
             return Stop("converged")
@@ -331,11 +336,16 @@ class Newton(Algorithm):
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
 
 
-def _moved(total: Information, step: Array) -> Information:
-    """The sums after a step (d,) where they are quadratic in x; the outer products are those before it."""
-    change = total.matrix @ step
-    loss = total.loss + float(total.gradient @ step + 0.5 * step @ change)
-    return total._replace(loss=loss, gradient=total.gradient + change)
+def _beyond(server: Server, total: Information) -> Array:
+    """What Newton's step misses along the last one (d,), where the sums at its end are `total`: the way to the minimum
+    of the curve a exp(-c t) + b t with the curvatures at both ends and the slope at the last, less Newton's."""
+    last = float(server.length) * server.step.astype(np.float64)
+    before = Information.expanded(server.sums.astype(np.float64), last.size).matrix
+    old, new = float(last @ before @ last), float(last @ total.matrix @ last)
+    if not 0 < new < old * (1 - _FLAT):
+        return np.zeros_like(last)
+    c, step = math.log(old / new), -float(last @ total.gradient) / new
+    return last * (-math.log(max(1 - c * step, _FEWEST)) / c - step)  # type: ignore[no-any-return]
 
 
 def _flat(total: Information) -> Index:

@@ -235,7 +235,7 @@ class NewtonPath(Algorithm):
         for i in np.flatnonzero((new.status == CONVERGED) & (old.status == GOING_ON)):
             z = old.trial[i].astype(np.float64)
             all_rows = i - i % (self.folds + 1)
-            moved = _plus(sums[all_rows], z - old.trial[all_rows])
+            moved = sums[all_rows].moved(z - old.trial[all_rows])
             fold_loss[i] = numbers[i, -1] + self._change(moved, sums[i], z, new.x[i] - z)
             new.trial[i] = old.trial[i]  # asked again, the answer says nothing new
         return Server(new, fold_loss, server.weights)
@@ -251,7 +251,7 @@ class NewtonPath(Algorithm):
             x, status = one.x.astype(np.float64), int(one.status)
         if status != CONVERGED:
             return server._replace(problems=stack([one] * self.count))
-        slopes = np.abs(_plus(total, x - start).gradient)
+        slopes = np.abs(total.moved(x - start).gradient)
         slopes[list(free.entries)] = 0.0
         largest = self.largest or ROUNDING * float(slopes.max()) / total.rows
         weights = np.geomspace(largest, self.ratio * largest, self.weights).astype(start.dtype)
@@ -322,11 +322,6 @@ def at_weight(h: Regulariser, weight: float) -> Regulariser:
         return replace(h, inner=at_weight(h.inner, weight))
     assert isinstance(h, L1 | ElasticNet)
     return L1(weight) if isinstance(h, L1) else ElasticNet(weight, weight * h.l2 / h.l1)
-
-
-def _plus(sums: Information, step: Array) -> Information:
-    """The sums after a step (d,), with the information matrix that they have before it."""
-    return sums._replace(gradient=sums.gradient + sums.matrix @ step)
 
 
 def _sums(objective: Any, x: Array, rows: Batch, fold: int) -> Array:

@@ -65,6 +65,12 @@ class Information(NamedTuple):
         """The sums over the rows of all of these sites, at least one, in their order."""
         return cls(*(sum(parts[1:], parts[0]) for parts in zip(*sites, strict=True)))
 
+    def moved(self, step: Array) -> "Information":
+        """The sums after a step (d,) if they are quadratic in x; the outer products are those before it."""
+        change = self.matrix @ step
+        loss = self.loss + float(self.gradient @ step + 0.5 * step @ change)
+        return self._replace(loss=loss, gradient=self.gradient + change)
+
     def at(self, entries: Sequence[int]) -> "Information":
         """The sums for a model of which only these entries are free."""
         square = np.ix_(entries, entries)
