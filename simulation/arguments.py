@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from twinflower.decimals import whole
 from twinflower.errors import DataError, RunError, SettingError, require
@@ -12,6 +13,9 @@ from .report.console import say
 from .results.files import write_text
 from .settings import completed, parse_text
 from .settings.experiment import Experiment, load_toml, read_experiment
+
+if TYPE_CHECKING:
+    from .report.study import Case
 
 _WIDE = 200  # columns of a table, above which a check shows only those that have something to show
 
@@ -217,6 +221,20 @@ def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers:
     """The privacy statement of an experiment with one curve, or of an ended run, as Markdown."""
     from .report.document import markdown
     from .report.sections.privacy import page
+
+    return markdown(*page(_case(path, set_, data_dir), path, ledgers))
+
+
+def entry_on(path: Path, set_: Sequence[str] | None, data_dir: str) -> str:
+    """The draft of the registry's entry for an experiment with one curve, or for an ended run, as JSON."""
+    import json
+
+    from .report.registry import entry
+
+    return json.dumps(entry(_case(path, set_, data_dir)), indent=2) + "\n"
+
+
+def _case(path: Path, set_: Sequence[str] | None, data_dir: str) -> "Case":
     from .report.study import Case
     from .runs.setup import prepare
 
@@ -225,5 +243,4 @@ def statement_on(path: Path, set_: Sequence[str] | None, data_dir: str, ledgers:
     curves = [] if path.is_dir() else plan_of(path, set_, data_dir).curves
     if not len(curves) < 2:
         raise SettingError(f"a statement is on one run: {path} has {len(curves)} curves")
-    case = Case.of_setup(prepare(curves[0].config)) if curves else Case.of_folder(path)
-    return markdown(*page(case, path, ledgers))
+    return Case.of_setup(prepare(curves[0].config)) if curves else Case.of_folder(path)

@@ -211,25 +211,38 @@ def status(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def privacy(
-    experiment: Annotated[Path, typer.Argument(help=f"{_A_FILE}; with --statement also the run's folder")],
+    experiment: Annotated[
+        Path, typer.Argument(help=f"{_A_FILE}; with --statement or --registry also the run's folder")
+    ],
     set_: Set = None,
     data_dir: DataDir = "",
     statement: Annotated[
         bool, typer.Option(help="write a plain-language page in Markdown, in place of tables")
     ] = False,
+    registry: Annotated[
+        bool,
+        typer.Option(help="write a draft in JSON for OpenDP's registry of deployments, in place of tables"),
+    ] = False,
     ledger: Annotated[
         Path | None, typer.Option(help="with --statement: folder of a node's ledgers to include")
     ] = None,
-    out: Annotated[Path | None, output("with --statement: file to write (default: the screen)")] = None,
+    out: Annotated[
+        Path | None, output("with --statement or --registry: file to write (default: the screen)")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Show what a run will cost each client in privacy, before it starts."""
-    from .arguments import deliver, plan_of, statement_on
+    from .arguments import deliver, entry_on, plan_of, statement_on
 
+    require(ledger is None or statement, "--ledger belongs to --statement")
+    require(not (statement and registry), "choose one of --statement and --registry")
     if statement:
         deliver(statement_on(experiment, set_, data_dir, ledger), out, "statement")
         return
-    require(ledger is None and out is None, "--ledger and --out belong to --statement")
+    if registry:
+        deliver(entry_on(experiment, set_, data_dir), out, "entry")
+        return
+    require(out is None, "--out belongs to --statement and --registry")
     from .report.console import say, table, titled
     from .runs.advice import outlook
     from .runs.forecast import NOISE_HEADINGS, SUMMARY_HEADINGS, forecast, noise_rows, summary

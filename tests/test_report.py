@@ -492,7 +492,7 @@ def test_a_statement_goes_to_a_file_and_is_on_one_run(run_of, tmp_path, capsys):
     assert command("privacy", folder, "--statement", "--set", "rounds=1") == 2
     assert "leave out --set" in capsys.readouterr().err
     assert command("privacy", folder / "config.toml", "--out", tmp_path / "x") == 2
-    assert "belong to --statement" in capsys.readouterr().err
+    assert "--out belongs to --statement" in capsys.readouterr().err
 
 
 # --- looks
