@@ -7,13 +7,15 @@ import json
 import math
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from pages import Page, command
 
-from twinflower.errors import DiskError
+import twinflower
+from twinflower.errors import DiskError, SettingError
 from twinflower.models.trained import load
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.simulation.report.charts import Axis, chart
@@ -335,6 +337,24 @@ def test_a_folder_without_results_is_refused_in_one_sentence(monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     assert command(*words) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_results_are_read_into_a_data_frame(run_of, monkeypatch, tmp_path):
+    pytest.importorskip("pandas")
+    folder = run_of(EXPERIMENT)
+    frame = twinflower.read(folder)
+    runs = sorted(path.parent for path in folder.rglob("summary.json"))
+    assert list(frame.columns[:4]) == ["curve", "algorithm", "seed", "round"]
+    assert frame[["curve", "seed"]].drop_duplicates().shape[0] == len(runs) == 6
+    for run in runs:
+        mine = frame[(frame["curve"] == run.parent.name) & (frame["seed"] == summary_of(run)["seed"])]
+        rows = read_rows(run)
+        np.testing.assert_array_equal(mine[list(rows[0])], [[*row.values()] for row in rows])
+    with pytest.raises(SettingError, match="not a folder"):
+        twinflower.read(tmp_path / "nowhere")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(SettingError, match="pip install pandas"):
+        twinflower.read(folder)
 
 
 # --- the statement
