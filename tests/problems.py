@@ -112,6 +112,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "uplink-ratio": 0.3,
     },
     "fedavg-momentum": {"algorithm": "fedavg", "step-size": 0.4, "server-momentum": 0.7},
+    "fedavg-quasi": {"algorithm": "fedavg", "step-size": 0.4, "server-momentum": 0.7, "momentum-weight": 0.6},
+    "fedavg-memory": {"algorithm": "fedavg", "step-size": 0.4, "aggregation": "memory"},
     "fedavg-group": {
         "algorithm": "fedavg",
         "step-size": 0.4,

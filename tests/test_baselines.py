@@ -177,32 +177,52 @@ def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma, weighting):
 
 
 @both_weightings
-def test_server_momentum_is_fedavgm(weighting):
-    """Hsu et al., section 4.2: v <- beta v + dw and w <- w - v, with dw the mean of w - w_k."""
+@pytest.mark.parametrize("nu", [0.0, 0.6])
+def test_server_momentum_is_its_algorithm(weighting, nu):
+    """Hsu et al., section 4.2: v <- beta v + dw and w <- w - v, with dw the mean of w - w_k. With nu Ma and Yarats,
+    Algorithm 1: g <- beta g + (1 - beta) dw, and a step along (1 - nu) dw + nu g."""
     (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
     w, v = np.zeros(4), np.zeros(4)
     for eta, sampled in rounds_of(shards):
-        ends = []
-        for _, batches in sampled:
-            own = w
-            for rows in batches:
-                own = own - eta * slope(own, rows)
-            ends.append(own)
-        v = 0.7 * v + w - np.average(ends, 0, weights_of(p, sampled))
-        w = w - v
-    algorithm = FedAvg(step_size=ETA, step_decay=DECAY, server_momentum=0.7, info=info)
+        dw = np.average([w - end(w, eta, batches) for _, batches in sampled], 0, weights_of(p, sampled))
+        v = 0.7 * v + (0.3 if nu else 1.0) * dw
+        w = w - ((1 - nu) * dw + nu * v if nu else v)
+    algorithm = FedAvg(step_size=ETA, step_decay=DECAY, server_momentum=0.7, momentum_weight=nu, info=info)
     server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
     assert_allclose(server.x0, w, rtol=0, atol=1e-12)
+
+
+@both_weightings
+def test_memory_is_mifa(weighting):
+    """Gu et al., Algorithm 1: G_k = (w - w_k)/eta of a client's last round, and w <- w - eta mean G over all clients
+    that have replied, then the prox."""
+    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
+    w, changes = np.zeros(4), {}
+    for eta, sampled in rounds_of(shards):
+        changes |= {i: (w - end(w, eta, batches)) / eta for i, batches in sampled}
+        w = w - eta * np.average(list(changes.values()), 0, [p[i] for i in changes])
+        w = soft(w, 0.02 * np.average([eta * len(b) for _, b in sampled], 0, weights_of(p, sampled)))
+    settings = {"step_size": ETA, "step_decay": DECAY, "aggregation": "memory", "info": info}
+    server, *_ = last(run(FedAvg(L1(0.02), **settings), shards, objective, WALK, ROUNDS, k=K))
+    assert_allclose(server.x0, w, rtol=0, atol=1e-12)
+
+
+def end(x, eta, batches):
+    """The end of a client's local steps from x."""
+    for rows in batches:
+        x = x - eta * slope(x, rows)
+    return x
 
 
 def test_server_momentum_leaves_the_optimum_where_it_is():
     """With h and one full-batch step, the limit is the optimum with and without momentum."""
     (shards, objective), full = problem(), LocalSchedule(0, 1)
-    plain, heavy = (
-        last(run(FedAvg(L1(0.02), step_size=ETA, server_momentum=beta), shards, objective, full, 3000))[0].x0
-        for beta in (0.0, 0.8)
+    plain, heavy, before = (
+        last(run(FedAvg(L1(0.02), step_size=ETA, **keys), shards, objective, full, 3000))[0].x0
+        for keys in ({}, {"server_momentum": 0.8}, {"server_momentum": 0.8, "momentum_weight": 1.0})
     )
     assert_allclose(heavy, plain, rtol=0, atol=1e-9)
+    assert_allclose(before, plain, rtol=0, atol=1e-9)
     assert np.any(plain)
 
 

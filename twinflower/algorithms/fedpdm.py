@@ -28,7 +28,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Mask, Seeds
-from ..errors import SettingError
 from ..privacy.release import Release, geometric_sum
 from ..problems.batches import Workload
 from ..problems.interfaces import Bounds
@@ -36,7 +35,8 @@ from ..settings import Setting, above, one_of
 from ..work import LocalWork, Report
 from .layout import Layout, Point
 from .local import LocalMethod, LocalStart, StoppingTolerance, check_pull, check_sum_start, check_tolerance
-from .messages import Ratio, Upload, mean_of_senders
+from .memory import Aggregation, Memory, empty_memory, mean_of_memory, remember
+from .messages import Ratio, Upload
 
 
 class State(NamedTuple):
@@ -44,18 +44,6 @@ class State(NamedTuple):
 
     dual: Array
     x: Array
-
-
-class Memory(NamedTuple):
-    """The last value received of every entry from every client, last (..., N, d), and a mask of the entries received so
-    far, heard (..., N, d).
-
-    heard has shape (..., N, 1) if messages are dense. Both arrays have N = 0 if no memory is kept. Each round copies
-    and averages all N d numbers.
-    """
-
-    last: Array
-    heard: Mask
 
 
 class Server(NamedTuple):
@@ -67,39 +55,6 @@ class Server(NamedTuple):
     average: Array
     memory: Memory
     key: Seeds
-
-
-def empty_memory(start: Array, num_clients: int, wanted: bool, dense: bool) -> Memory:
-    """A memory without any received entries; of size N = 0 if it is not wanted.
-
-    Raises SettingError if it would take more than 4 GiB.
-    """
-    clients = num_clients if wanted else 0
-    if not start.nbytes * clients < 2**32:
-        raise SettingError(
-            f"aggregation memory keeps {clients} x {start.shape[-1]} numbers, more than 4 GiB: use aggregation sampled"
-        )
-    shape = start.shape[:-1] + (clients, start.shape[-1])
-    return Memory(np.zeros(shape, start.dtype), np.zeros((*shape[:-1], 1 if dense else shape[-1]), dtype=bool))
-
-
-def remember(memory: Memory, values: Array, sent: Mask | None, clients: Index) -> Memory:
-    """The memory after the entries (..., K, d) that clients (..., K) sent have replaced their older values."""
-    where = np.broadcast_to(clients[..., None], values.shape)
-    if sent is not None:
-        values = np.where(sent, values, np.take_along_axis(memory.last, where, -2))
-        sent = sent | np.take_along_axis(memory.heard, where, -2)
-    last, heard = memory.last.copy(), memory.heard.copy()
-    np.put_along_axis(last, where, values, -2)
-    np.put_along_axis(heard, clients[..., None] if sent is None else where, True if sent is None else sent, -2)
-    return Memory(last, heard)
-
-
-def mean_of_memory(memory: Memory, unheard: Array, shares: Array | None) -> Array:
-    """Mean (..., d) of each entry over the clients that have ever sent it; `unheard` (..., d) for an entry that no
-    client has sent."""
-    mean = mean_of_senders(memory.last, memory.heard, unheard, shares)
-    return mean.astype(memory.last.dtype, copy=False)
 
 
 @dataclass(frozen=True)
@@ -120,10 +75,7 @@ class FedPDM(LocalMethod):
 
     rho: Annotated[float, Setting("penalty of the augmented Lagrangian", above(0))] = 0.05
     stopping_tolerance: StoppingTolerance = 0.0
-    aggregation: Annotated[
-        str, Setting("what the server averages: this round's messages, or all clients' last",
-                     one_of(("sampled", "memory")))
-    ] = "sampled"
+    aggregation: Aggregation = "sampled"
     local_start: LocalStart = "server"
     unstable_steps: Annotated[
         str, Setting("whether rho * step-size of 2 and more, which diverges, is allowed", one_of(("refuse", "allow")))
@@ -201,9 +153,7 @@ class FedPDM(LocalMethod):
         if self.aggregation == "sampled":
             return server.memory, self.mean(server, y, sent, self.info.shares(clients))
         memory = remember(server.memory, y, sent, clients)
-        everybody = np.arange(memory.last.shape[-2])
-        shares = self.info.shares(np.broadcast_to(everybody, (*clients.shape[:-1], len(everybody))))
-        return memory, mean_of_memory(memory, self.unheard(server), shares)
+        return memory, mean_of_memory(memory, self.unheard(server), self.info)
 
 
 @dataclass(frozen=True, kw_only=True)
