@@ -73,10 +73,11 @@ def write_run(run: Run, folder: Path, summary: Mapping[str, Any] | None = None) 
         for file, columns, rows in query.answers.files(found):
             _write_table(folder / file, columns, rows)
     write_text(folder / names.ENVIRONMENT, json.dumps(environment(), indent=2))
-    _write_model(run, folder)
+    summary = summary or run.summary()
+    _write_model(run, folder, summary["privacy"])
     if points := run.path:
         write_path(points, entry_names(run.setup), folder)
-    write_text(folder / names.SUMMARY, json.dumps(summary or run.summary(), indent=2, allow_nan=False))
+    write_text(folder / names.SUMMARY, json.dumps(summary, indent=2, allow_nan=False))
     (folder / names.RESUME).unlink(missing_ok=True)
     Checkpoints(folder, 0).clear()
     return folder
@@ -113,12 +114,12 @@ def _write_table(path: Path, columns: Collection[str], rows: Iterable[Mapping[st
         table.writerows(rows)
 
 
-def _write_model(run: Run, folder: Path) -> None:
+def _write_model(run: Run, folder: Path, privacy: Mapping[str, Any] | None) -> None:
     for name in (names.MODEL, names.MODULE, *(own for own in names.ANSWERS if own.endswith(".npz"))):
         (folder / name).unlink(missing_ok=True)
     if run.model is None:
         return
-    _write_arrays(folder / names.MODEL, _models(run, run.model))
+    _write_arrays(folder / names.MODEL, _models(run, run.model, privacy))
     for query, found in _answered(run):
         if arrays := query.answers.arrays(found):
             _write_arrays(folder / f"{query.name}.npz", {"x": run.model, **arrays})
@@ -137,12 +138,12 @@ def _write_named(objective: Model, x: Array, path: Path) -> None:
             objective.save(x, temporary)
 
 
-def _models(run: Run, x: Array) -> dict[str, Any]:
+def _models(run: Run, x: Array, privacy: Mapping[str, Any] | None) -> dict[str, Any]:
     """The arrays of model.npz: the model x (d,), the shapes of its layers, the clients' own models `points` (N, d), and
     what is needed to predict."""
     shapes = run.setup.objective.shapes
     own = {} if run.points is None else {"points": run.points}
-    model = trained_model(run.setup, x, run.privacy())
+    model = trained_model(run.setup, x, privacy)
     return {"x": x, "shape": shapes[-1], "shapes": shapes, **own, **(model.arrays() if model else {})}
 
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,10 @@ class Config:
 
     def items(self) -> dict[str, Value]:
         """All keys that have an effect, with their values as a user would type them."""
+        return dict(self._items)
+
+    @cached_property
+    def _items(self) -> dict[str, Value]:
         choices, found = self.choices, {}
         for declared in applying(choices):
             section = declared.section
