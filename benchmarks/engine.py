@@ -32,7 +32,7 @@ from twinflower.simulation.results.reading import read_rows, read_summary  # noq
 from twinflower.simulation.results.writing import write_config  # noqa: E402
 from twinflower.simulation.runtimes.flower import CONNECTION, SUPERLINK, Engine, engine  # noqa: E402
 from twinflower.simulation.settings import Config, parse  # noqa: E402
-from twinflower.simulation.settings.toml import to_toml  # noqa: E402
+from twinflower.simulation.settings.reader import to_toml  # noqa: E402
 
 JOB = {
     "algorithm": "fedavg", "clients.count": 100, "clients.per-round": 30, "rounds": 40, "batch-size": 10,

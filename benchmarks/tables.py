@@ -26,7 +26,7 @@ from flwr.app import Context, RecordDict
 
 from twinflower.data.schema_file import read_schema
 from twinflower.simulation.runs.client_factory import client_of
-from twinflower.simulation.runs.rows import at_site
+from twinflower.simulation.runs.facts import at_site
 from twinflower.simulation.runs.setup import prepare_node
 from twinflower.simulation.settings import parse
 

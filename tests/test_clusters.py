@@ -22,7 +22,7 @@ from twinflower.problems.stratified_cox import StratifiedCoxObjective
 from twinflower.queries.exact_sums import smallest_cell
 from twinflower.simulation import cli
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.rows import at_site
+from twinflower.simulation.runs.facts import at_site
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites

@@ -27,7 +27,7 @@ from twinflower.simulation.settings.catalogue import (
     keys_of,
 )
 from twinflower.simulation.settings.experiment import read_experiment, title_of
-from twinflower.simulation.settings.toml import to_tables, to_toml, toml_lines
+from twinflower.simulation.settings.reader import to_tables, to_toml, toml_lines
 
 ROOT = Path(__file__).parent.parent
 

@@ -24,7 +24,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.columns import COLUMNS, EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import experiment_text, read_experiment
-from twinflower.simulation.settings.toml import to_tables
+from twinflower.simulation.settings.reader import to_tables
 
 
 def hue(colour):

@@ -19,7 +19,7 @@ from twinflower.simulation.results.reading import read_config, read_path
 from twinflower.simulation.runs.ended import entry_names
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
-from twinflower.simulation.settings.toml import to_tables
+from twinflower.simulation.settings.reader import to_tables
 from twinflower.simulation.tuning.penalty_path import Plan, free_intercept, path
 from twinflower.simulation.tuning.validation import folds
 

@@ -38,9 +38,9 @@ from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of
+from twinflower.simulation.runs.facts import all_rows
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.privacy import accounts, spent
-from twinflower.simulation.runs.rows import all_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

@@ -20,7 +20,7 @@ from twinflower.simulation.app.client_app import ledger_of_site
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.cli import main
-from twinflower.simulation.runs.participation import left_out
+from twinflower.simulation.runs.ended import left_out
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites

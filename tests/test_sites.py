@@ -23,7 +23,7 @@ from twinflower.simulation.report.figures import draw_run
 from twinflower.simulation.report.messages import row_line
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.rows import at_site
+from twinflower.simulation.runs.facts import at_site
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid

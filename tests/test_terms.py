@@ -20,7 +20,7 @@ from twinflower.models.inputs import Inputs
 from twinflower.simulation import cli
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.rows import at_site
+from twinflower.simulation.runs.facts import at_site
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.rehearsal import at_sites

@@ -37,9 +37,8 @@ from twinflower.queries.held_out import split
 from twinflower.sums.masks import Identity
 
 from ..runs.client_factory import client_of
-from ..runs.facts import counted
+from ..runs.facts import at_site, counted
 from ..runs.identity import read_identity
-from ..runs.rows import at_site
 from ..runs.setup import PreparedRun, prepare_node
 from ..runtimes.computing import compute_only, keep_all
 from ..runtimes.progress import Report, node, report, report_warnings

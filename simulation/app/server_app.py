@@ -35,7 +35,7 @@ from ..results.resume import (
     write_resume,
 )
 from ..results.writing import write_config, write_run
-from ..runs.rows import described
+from ..runs.facts import described
 from ..runs.run import Run
 from ..runs.setup import PreparedRun, prepare_server
 from ..runtimes.computing import computing, keep_all

@@ -13,7 +13,7 @@ import numpy as np
 from twinflower.errors import SettingError, require
 from twinflower.models.score_bins import Counted
 from twinflower.models.survival import ACTUARIAL, SurvivalTable
-from twinflower.queries import held_out_answers, survival
+from twinflower.queries import held_out, survival
 
 from ..settings import Value
 from ..settings.columns import CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
@@ -102,9 +102,9 @@ def read_scores(folder: Path) -> dict[int, Counted]:
 
     Raises SettingError if it is damaged.
     """
-    path = folder / held_out_answers.FILE
+    path = folder / held_out.FILE
     with _expecting(path, "not the scores of a run"):
-        return held_out_answers.tables_of(list(csv.DictReader(_text(path).splitlines())))
+        return held_out.tables_of(list(csv.DictReader(_text(path).splitlines())))
 
 
 def read_persons(folder: Path) -> dict[int, SurvivalTable]:

@@ -18,7 +18,7 @@ from twinflower.errors import SettingError, require
 from ..runs.setup import PreparedRun
 from ..settings import Config, Value
 from ..settings.experiment import Curve, Experiment
-from ..settings.toml import to_tables
+from ..settings.reader import to_tables
 from . import names
 from .checkpoint import Checkpoint, Checkpoints
 from .files import write_text

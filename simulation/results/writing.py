@@ -27,7 +27,7 @@ from ..settings.columns import (
     PATH_COLUMNS,
 )
 from ..settings.experiment import Experiment, experiment_text
-from ..settings.toml import to_tables
+from ..settings.reader import to_tables
 from . import names
 from .checkpoint import Checkpoints
 from .files import replacing, write_text

@@ -18,7 +18,7 @@ from twinflower.privacy.ledger import FileLedger, fingerprint
 from twinflower.queries.held_out import split
 from twinflower.sums.masks import Identity, simulated
 
-from .rows import all_rows
+from .facts import all_rows
 from .setup import PreparedRun
 
 

@@ -1,8 +1,14 @@
-"""Why a run ended before its last planned round, in the names of the model's entries."""
+"""Why a run ended before its last planned round, in the names of the model's entries, and which clients it left out."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from twinflower.algorithms.algorithm import Stop
+from twinflower.arrays import Index
 from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DiscreteCox
+from twinflower.rounds import Round
 
 from .setup import PreparedRun
 
@@ -30,3 +36,37 @@ def ended(setup: PreparedRun, stop: Stop | None, rounds: int) -> str:
     names = [entry_names(setup)[entry] for entry in stop.entries]
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"stopped {after}: {stop.reason.format(entries=', '.join(names[:_MOST_NAMES]) + more)}"
+
+
+# --- in which rounds its clients took part
+
+
+_MOST_NAMED = 5  # clients in one warning, or with a warning each
+
+
+def asked_and_lost(rounds: Sequence[Round], num_clients: int) -> tuple[Index, Index]:
+    """In how many rounds each client (N,) was asked to train, and in how many of them its reply was not used."""
+    asked, lost = (done.asked for done in rounds), (done.rejected for done in rounds)
+    return _times(asked, num_clients), _times(lost, num_clients)
+
+
+def left_out(rounds: Sequence[Round], sizes: Index, deployed: bool) -> list[str]:
+    """Warnings about clients without whose rows the model was trained, at deployed sites also about single rounds.
+
+    sizes (N,): their public numbers of rows.
+    """
+    asked, lost = asked_and_lost(rounds, len(sizes))
+    some = np.flatnonzero((lost > 0) & (lost < asked)) if deployed else ()
+    texts = [f"client {client} was left out of {lost[client]} of {asked[client]} rounds" for client in some]
+    never = np.flatnonzero((asked > 0) & (lost == asked))
+    if len(never):
+        names = ", ".join(map(str, never[:_MOST_NAMED])) + (", ..." if len(never) > _MOST_NAMED else "")
+        share = sizes[never].sum() / sizes.sum()
+        texts.append(f"no reply of client {names} was used: the model is without {share:.0%} of the rows")
+    return [f"warning: {text}" for text in texts[-_MOST_NAMED:]]
+
+
+def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:
+    """How often each client (N,) is in these groups."""
+    numbers = np.fromiter((client for group in clients for client in group), dtype=np.int64)
+    return np.bincount(numbers, minlength=num_clients)

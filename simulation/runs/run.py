@@ -26,10 +26,9 @@ from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
 from . import facts
 from .advice import warnings
-from .ended import ended
-from .participation import asked_and_lost, left_out
+from .ended import asked_and_lost, ended, left_out
+from .facts import described
 from .privacy import accounts, spent
-from .rows import described
 from .setup import PreparedRun
 
 _RISE = 10.0  # without noise, an objective this many times its start at the end is worth a warning

@@ -21,7 +21,7 @@ from ..results.folder import run_folder
 from ..results.resume import left, on_flower
 from ..settings import DEFAULT_CLIENTS, PATHS, Config
 from ..settings.experiment import Curve, Experiment
-from ..settings.toml import to_tables
+from ..settings.reader import to_tables
 from . import progress
 from .processes import Tail, Workspace, free_ports, temporary_workspace
 from .progress import Observer

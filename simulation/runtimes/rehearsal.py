@@ -29,7 +29,7 @@ from ..runs.identity import make_key
 from ..runs.setup import PreparedRun, prepare
 from ..settings import DEFAULT_CLIENTS, Config, Value
 from ..settings.experiment import Experiment
-from ..settings.toml import to_toml
+from ..settings.reader import to_toml
 from . import progress
 from .flower import (
     CONNECTION,

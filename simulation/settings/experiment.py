@@ -43,9 +43,8 @@ from twinflower.settings import Value, alike, kebab
 from .catalogue import SECTIONS
 from .columns import COLUMNS, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, configured
-from .reader import Merged, counting_words, flatten, merge
+from .reader import Merged, counting_words, flatten, merge, to_toml
 from .rules import check
-from .toml import to_toml
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
 _HEAD = {

@@ -15,8 +15,7 @@ from twinflower.errors import SettingError
 from twinflower.settings import Value, nearest
 
 from .catalogue import ABOUT, DEFAULTS, MAIN_JOB, NETWORKED, SECTIONS, STEPPING, Declared, keys_of
-from .reader import ELSEWHERE
-from .toml import toml_value
+from .reader import ELSEWHERE, toml_value
 
 HEADINGS = ("key", "meaning", "unit", "range", "default", "only with")
 _WORDS = {NETWORKED: "a networked method", STEPPING: "local steps"}

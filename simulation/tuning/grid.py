@@ -48,8 +48,17 @@ from ..runtimes import cohort
 from ..settings import Config, Value
 from ..settings.config import configured
 from ..settings.experiment import CURVE_WORDS, combinations, load_toml, read_experiment, settings_in
-from ..settings.reader import chosen, counting_words, flatten, merge, resolve
-from ..settings.toml import to_tables, to_toml, toml_lines, toml_value
+from ..settings.reader import (
+    chosen,
+    counting_words,
+    flatten,
+    merge,
+    resolve,
+    to_tables,
+    to_toml,
+    toml_lines,
+    toml_value,
+)
 from .charged import Charged
 from .validation import held_out
 
