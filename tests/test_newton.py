@@ -293,6 +293,30 @@ def test_the_sparse_optimum_is_scikit_learns(weight):
     assert_allclose(algorithm.model(server), known.coef_[0], atol=1e-8)
 
 
+@pytest.mark.parametrize("name", ["least-squares", "logistic"])
+@pytest.mark.parametrize("weight", [0.1, 0.03, 3e-3, 3e-4])
+def test_columns_of_categories_have_exact_zeros(name, weight):
+    """One of several minima, that of scikit-learn with the columns of its support, which has fewer than with all."""
+    draw = np.random.default_rng(3)
+    columns = [np.eye(k)[draw.integers(k, size=300)] for k in (2, 2, 3, 4)]
+    features = np.column_stack([*columns, columns[0][:, 1], draw.normal(size=(300, 2)), np.ones(300)])
+    labels = features @ draw.normal(size=15) + draw.normal(size=300)
+    labels = labels if name == "least-squares" else (labels > labels.mean()).astype(int)
+    objective = make_objective(name, 15, 0 if name == "least-squares" else 2)
+    h = on_part(L1(weight), [Part((0, 14), 1)])
+    algorithm, server, _ = trained(objective, Batch(features, labels), Newton(h))
+    assert algorithm.stops(server).reason == "converged"
+    x = algorithm.model(server)
+    assert_allclose(x, h.prox(x - objective.grad(x, Batch(features, labels)), 1.0), atol=1e-9)
+    support = np.flatnonzero(x[:14])
+    assert np.linalg.matrix_rank(features[:, [*support, 14]]) == len(support) + 1
+    if name == "least-squares":
+        options = {"tol": 1e-15, "max_iter": 10**6}
+        few, every = (Lasso(weight, **options).fit(features[:, c], labels) for c in (support, range(14)))
+        assert_allclose(few.coef_, x[support], atol=1e-8)
+        assert len(support) <= np.count_nonzero(every.coef_)
+
+
 def test_the_lasso_needs_one_round():
     draw, features = table()
     rows = Batch(features, features @ [1.0, 0, -0.1, 0] + draw.normal(size=300))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..errors import SettingError, require
 from .interfaces import Batch, Model
 from .losses import Absolute
@@ -15,6 +15,7 @@ from .regularisers import L1, OnPart, Regulariser, Separable, Support, Zero
 _MOST_STEPS = 100_000
 _SMALLEST_STEP = 1e-12
 _EMPTY = 1e-10  # an eigenvalue of the scaled matrix, relative to the largest, below which a direction has no curvature
+_SAME = 1e-13  # the same, where a direction is none of a matrix without rounding
 _MOST_CHANGES = 20_000
 _POLISHED_EVERY = 50
 _KINK = 1e-7  # relative change of a point by which the slope of a prox is found
@@ -97,9 +98,7 @@ def lowest_quadratic(matrix: Array, gradient: Array) -> Array:
     Of all minima it is the one without a component in the directions that have no curvature, where the matrix is scaled
     to a unit diagonal.
     """
-    scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-    scale[scale == 0] = 1.0
-    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+    scale, values, vectors = _spectrum(matrix)
     good = values > _EMPTY * max(values[-1], 0.0)
     root = vectors[:, good] / np.sqrt(values[good]) / scale[:, None]
     return -root @ (root.T @ gradient)  # type: ignore[no-any-return]
@@ -110,7 +109,8 @@ def lowest_composite(matrix: Array, gradient: Array, x: Array, h: Regulariser) -
 
     Where h is 0, or fixes entries at 0, in closed form. Else by accelerated proximal gradient steps with adaptive
     restart (O'Donoghue and Candes 2015), in the metric of the matrix's diagonal if h is a sum over entries. Such an h
-    is piecewise quadratic here, and semismooth Newton steps end the search (Hintermueller, Ito and Kunisch 2002).
+    is piecewise quadratic here, and semismooth Newton steps end the search (Hintermueller, Ito and Kunisch 2002). An l1
+    norm has several minima if columns are redundant, such as those of all categories: see `_vertex`.
     """
     h = h.inner if isinstance(h, OnPart) and isinstance(h.inner, Zero) else h
     free = list(h.entries) if isinstance(h, Support) else None
@@ -120,7 +120,54 @@ def lowest_composite(matrix: Array, gradient: Array, x: Array, h: Regulariser) -
         slope = gradient + matrix @ (start - x)
         start[free] = start[free] + lowest_quadratic(matrix[np.ix_(free, free)], slope[free])
         return start
-    return _Search(matrix, matrix @ x - gradient, h).run(x)
+    v, inner = _Search(matrix, matrix @ x - gradient, h).run(x), h.inner if isinstance(h, OnPart) else h
+    if not (isinstance(inner, L1) and inner.weight):
+        return v
+    part = h.filled(np.zeros(len(v)), np.ones(len(h.part(v)))) if isinstance(h, OnPart) else np.ones(len(v))
+    return _vertex(matrix, v, part > 0)
+
+
+def _vertex(matrix: Array, v: Array, penalised: Mask) -> Array:
+    """From a minimum v (d,) with an l1 norm of the entries `penalised` (d,), one without redundant entries.
+
+    As long as the entries that are not 0 have a direction in which neither the quadratic function nor the norm changes,
+    v moves along it: the first entry that it changes becomes smaller, until one is 0. So of two categories beside a
+    free intercept the first one ends at 0, as a reference.
+    """
+    v = v.copy()
+    while True:
+        free = np.flatnonzero((v != 0) | ~penalised)
+        signs, x = np.where(penalised, np.sign(v), 0.0)[free], v[free]
+        still = _still(matrix[np.ix_(free, free)], signs)
+        changed = np.flatnonzero(
+            (signs != 0) & (np.diag(still) > _SAME**0.5 * np.diag(still).max(initial=0.0))
+        )
+        if not len(changed):
+            return v
+        step = -signs[changed[0]] * still[:, changed[0]]
+        until = np.divide(-x, step, out=np.full_like(x, np.inf), where=signs * step < 0)
+        v[free] += until.min() * step
+        v[free[until.argmin()]] = 0.0
+
+
+def _still(matrix: Array, signs: Array) -> Array:
+    """The sum of b b^T (d, d) over an orthonormal basis b, where the diagonal of the matrix is 1, of the directions
+    that are orthogonal to `signs` and without curvature."""
+    scale, values, vectors = _spectrum(matrix)
+    flat = vectors[:, values <= _SAME * values[-1:]]
+    slope = flat.T @ (signs / scale)
+    length = np.linalg.norm(slope)
+    if length > _SAME**0.5 * np.linalg.norm(signs / scale):
+        flat = flat - np.outer(flat @ slope, slope / length**2)
+    return flat @ flat.T / np.outer(scale, scale)  # type: ignore[no-any-return]
+
+
+def _spectrum(matrix: Array) -> tuple[Array, Array, Array]:
+    """The roots of the diagonal (d,), 1 for 0, and the eigenvalues (d,), ascending, and eigenvectors (d, d) of the
+    matrix that is scaled to a unit diagonal."""
+    scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
+    scale[scale == 0] = 1.0
+    return scale, *np.linalg.eigh(matrix / np.outer(scale, scale))
 
 
 class _Search:
