@@ -11,6 +11,7 @@ from scipy.linalg import solve_discrete_lyapunov
 from twinflower.algorithms import FedAvg, FedPDM
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.regularisers import L1
+from twinflower.simulation.runs.forecast import forecast, mean_gradient_noise
 from twinflower.simulation.runtimes import cohort
 
 SIGMA = 0.3  # standard deviation of a round's noise, on a mean gradient
@@ -118,3 +119,30 @@ def test_a_threshold_between_the_two_noises_keeps_what_is_zero():
     ]
     assert counts[0] > 0.5
     assert counts[1] < 0.1
+
+
+@pytest.mark.parametrize("variant", ["fedpdm", "fedavg", "feddualavg"])
+def test_the_privacy_command_prints_sigma0_beside_the_weight(variant):
+    """sigma0 = 2 C / (mu m sqrt N) in an average over all rounds, and sigma0 sqrt T in one."""
+    keys = PRIVATE | {"partition.samples-per-client": 100, "batch-size": 0, "rounds": 9}
+    setup = small(variant, **keys, regulariser__name="l1", regulariser__weight=0.02)
+    sigma0 = 2 * setup.plan.bounds.gradient / (setup.plan.mu.max() * 100 * np.sqrt(8))
+    printed = dict(forecast(setup))
+    assert printed["weight of l1"] == "0.02"
+    assert (
+        printed["noise of the mean gradient, all rounds (sigma0) and one round"]
+        == f"{sigma0:.4g}, {3 * sigma0:.4g}"
+    )
+    assert "what that means" not in dict(forecast(small(variant, **PRIVATE, regulariser__name="none")))
+
+
+@pytest.mark.parametrize(
+    "keys", [{"privacy.mode": "gradient", "local.max-steps": 4}, {"clients.per-round": 3}]
+)
+def test_the_noise_of_a_mean_gradient_is_that_of_the_messages(keys):
+    """Also with several noisy steps, sampled sites and unequal rows; the gradients are small beside it."""
+    sizes = {"partition.name": "sizes", "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7", "batch-size": 0}
+    one = {"rounds": 1, "step-size": 1e-6, "step-decay": 0.0, "regulariser.name": "none"}
+    setup = small("fedavg", **PRIVATE | sizes | one | keys)
+    moved = next(iter(cohort.train([setup]))).model / 1e-6 / (4 if "privacy.mode" in keys else 1)
+    assert abs(np.std(moved) / mean_gradient_noise(setup) - 1) < 5 / np.sqrt(2 * moved.size)

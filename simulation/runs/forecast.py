@@ -1,13 +1,16 @@
 """The noise and the privacy cost of a private run before it starts: the tables of `twinflower privacy`."""
 
+import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, cast
 
 import numpy as np
 
+from twinflower.algorithms.local import LocalMethod, path_length
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.plan import Plan
+from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
@@ -120,7 +123,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
         rows.append(("spent by tuning before the run", f"{share:.3g} of the budget in mu^2"))
     if setup.neighbours:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
-    rows += [row for query in setup.queries for row in query.planned()]
+    rows += [row for query in setup.queries for row in query.planned()] + beside_l1(setup)
     return rows + (_shared(plan) if isinstance(plan, SumPlan) else []) + _cost(plan)
 
 
@@ -128,6 +131,38 @@ def _correlated(plan: Plan) -> list[tuple[str, str]]:
     """The bandwidth of noise that is correlated over steps."""
     widths = plan.participation.bandwidths
     return [] if widths is None else [("bandwidth of the noise, in steps", _between(widths))]
+
+
+def beside_l1(setup: PreparedRun) -> list[tuple[str, str]]:
+    """The noise of a mean gradient beside the weight of l1, as (name, text) rows; none without both, or with sums."""
+    h, noise = setup.config.regulariser, mean_gradient_noise(setup)
+    weight = h.l1 if isinstance(h, L1AndL2) else h.weight if isinstance(h, L1Norm | L1NormInBox) else 0.0
+    if not (weight and noise):
+        return []
+    sigma0 = noise / math.sqrt(setup.config.rounds)
+    return [
+        ("weight of l1", f"{weight:.4g}"),
+        ("noise of the mean gradient, all rounds (sigma0) and one round", f"{sigma0:.4g}, {noise:.4g}"),
+        ("what that means", _WINDOW),
+    ]
+
+
+def mean_gradient_noise(setup: PreparedRun) -> float:
+    """The standard deviation, in an entry, of the noise that the sites of the first round leave in the mean of their
+    gradients; with several local steps, of these steps' mean. 0 for methods without such a mean, and for sums."""
+    plan, method = setup.plan, setup.method
+    if plan is None or not plan.provable or isinstance(plan, SumPlan) or not isinstance(method, LocalMethod):
+        return 0.0
+    sizes, clients = setup.partition.sizes, setup.config.asked(1)
+    workloads = [setup.schedule.workload(int(size)) for size in sizes[clients]]
+    moved = np.array([method.release(plan.bounds, workload, 1).sensitivity for workload in workloads])
+    steps = np.array([workload.steps for workload in workloads])
+    units = (
+        np.sqrt(steps) if method.privacy == "gradient" else path_length(method.step(1), method.pull, steps)
+    )
+    shares = sizes[clients] if setup.by_rows else np.ones(len(clients))
+    noise = plan.multipliers[clients] * moved / units * shares / shares.sum()
+    return float(np.sqrt(np.sum(noise**2)))
 
 
 def _shared(plan: SumPlan) -> list[tuple[str, str]]:
@@ -155,6 +190,11 @@ def _bounded(config: Config) -> str:
     return "batch" if config.objective.clip == "batch" else "record"
 
 
+_WINDOW = (
+    "methods that compare the weight with one round's mean gradient (FedAvg, with momentum after the prox, too) need a "
+    "weight above the second number to keep zeros at zero; those that compare it with an averaged gradient (FedPDM, "
+    "FedDyn, FedADMM, FedDualAvg, FedAvg with momentum-weight) one above the first (docs/when-duals-help.md)"
+)
 _NO_NOISE = "none: no noise is added, messages are exact functions of the data"
 _SUMS_ONLY = (
     "none: no noise is added, and sums over all clients are exact functions of the data; masks hide the messages of "
