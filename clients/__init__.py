@@ -30,7 +30,7 @@ from .methods import (
     SSCAClient,
     ZCDPNFLClient,
 )
-from .mods import for_flower_strategies
+from .mods import for_flower_strategies, numbered
 from .shell import AlgorithmClient
 from .store import ContextLedger
 from .sums import SumClient

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import ReplyError
+from twinflower.flower_messages import PLACES
 from twinflower.privacy.guard import Guard
 from twinflower.problems.interfaces import Batch, Objective
 
 from .functions import ARRAYS, CONFIG, METRICS, FunctionFormat, NamedParts
 from .methods import CLIENTS
+from .mods import numbered
 from .request import model_and_config, model_only
 from .shell import AlgorithmClient
-
-PLACES = "partition-id", "num-partitions"
 
 
 def client_app(
@@ -38,13 +38,14 @@ def client_app(
     """A ClientApp of functions around our client of this algorithm, with the same numbers as its NumPyClient.
 
     algorithm, objective, start: as in `AlgorithmClient`. rows, guard: functions of Flower's context that return the
-    rows and the guard of the node, whose config has "partition-id" and "num-partitions". mods: Flower's mods. keys:
-    further arguments of `AlgorithmClient`, such as `schedule` and `seed`.
+    rows and the guard of the node, whose config has "partition-id" and "num-partitions"; the server numbers a node
+    without them (`numbered`). mods: Flower's mods. keys: further arguments of `AlgorithmClient`, such as `schedule` and
+    `seed`.
 
     The functions raise ReplyError for a request that no strategy would send, for a round that the privacy budget does
     not cover, and for the evaluation of a private client, which a NumPyClient answers.
     """
-    app = ClientApp(mods=list(mods))
+    app = ClientApp(mods=[numbered, *mods])
 
     def client(context: Context) -> AlgorithmClient:
         number, count = (int(context.node_config[place]) for place in PLACES)

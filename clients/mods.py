@@ -1,18 +1,68 @@
-"""Flower mods for our clients: one for Flower's own strategies, and one that makes replies smaller.
+"""Flower mods for our clients: one for nodes without a partition, one for Flower's own strategies, and one that makes
+replies smaller.
 
 The strategies of `flwr.serverapp.strategy` send records named "arrays" and "config", and average what they get back.
 Our clients are NumPyClients, whose records have other names, and their replies hold more than a model.
 """
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any, cast
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 
 from twinflower.errors import ReplyError
-from twinflower.flower_messages import EVALUATE, FIT, KINDS, reply_record, request_record
+from twinflower.flower_messages import (
+    EVALUATE,
+    FIT,
+    KINDS,
+    PLACES,
+    PROPERTIES,
+    RAISED,
+    SITE,
+    reply_record,
+    request_record,
+)
 
+from .functions import CONFIG
 from .request import model_and_config, model_only
+
+UNNAMED = "unnamed"  # a site that its node config does not name
+_PROPERTIES = {"get_properties": reply_record(PROPERTIES, "properties"), "query": CONFIG}
+_NO_NUMBER = (
+    "this node has no partition-id, and the request does not say which client it is: use a strategy of Twinflower, or "
+    "set partition-id and num-partitions in the node config"
+)
+
+
+def numbered(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Let the server number a node whose config has no partition, as Flower's nodes have in a deployment.
+
+    Asked for its partition, the node replies with its name: `site` in its config, else the id that Flower gives to a
+    registered node for its key. All further requests of our strategies carry its number, which the client then finds in
+    the node config, beside a `site`. Use it as the first of the mods of a ClientApp.
+    """
+    if not context.node_config.keys().isdisjoint(PLACES):
+        return call_next(message, context)
+    if places := _places_in(message.content):
+        known = copy(context)
+        known.node_config = {SITE: UNNAMED, **context.node_config, **places}
+        reply = call_next(message, known)
+        context.state = known.state
+        return reply
+    if name := _PROPERTIES.get(message.metadata.message_type):
+        site = ConfigRecord({SITE: str(context.node_config.get(SITE, f"node-{context.node_id}"))})
+        return Message(RecordDict({name: site}), reply_to=message)
+    return Message(Error(RAISED, _NO_NUMBER), reply_to=message)
+
+
+def _places_in(content: RecordDict) -> dict[str, int]:
+    """The number of the client and of all clients in a request; empty without valid ones."""
+    for config in content.config_records.values():
+        number, count = (config.get(key) for key in PLACES)
+        if type(number) is int and type(count) is int and 0 <= number < count:
+            return dict(zip(PLACES, (number, count), strict=True))
+    return {}
 
 
 def for_flower_strategies(

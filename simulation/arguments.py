@@ -151,11 +151,13 @@ def release_run(folder: Path, run: str) -> None:
         say(f"released epsilon {epsilon:.4g} of run {run} in {name}; what it spent stays spent")
 
 
-def check_site(node_config: str, run_config: Path | None) -> None:
+def check_site(node_config: str, run_config: Path | None, number: str) -> None:
     """Print what is right about a node; DataError with all that is not, if there is anything."""
     from .app.node_check import check_node
 
-    right, wrong = check_node(node_config, dict(completed(load_toml(run_config))) if run_config else None)
+    right, wrong = check_node(
+        node_config, dict(completed(load_toml(run_config))) if run_config else None, number
+    )
     say(*right)
     if wrong:
         raise DataError("\n       ".join(wrong))

@@ -65,11 +65,18 @@ def check_node(
         Path | None,
         typer.Option(help="also check whether the node can take part in a run with this run config"),
     ] = None,
+    number: Annotated[
+        str,
+        typer.Option(
+            help="I/N: for a node without partition-id, its place in the order of the sites' names, from 0, and how "
+            "many sites there are"
+        ),
+    ] = "",
 ) -> None:
     """Check a node's config, table, ledger and keys before it joins."""
     from .arguments import check_site
 
-    check_site(node_config, run_config)
+    check_site(node_config, run_config, number)
 
 
 def ledger(

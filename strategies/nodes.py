@@ -5,16 +5,17 @@ A server that waits is never silent for long, and does not repeat itself.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import Error, Message
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.errors import AbsentError, RunError
-from twinflower.flower_messages import BEGINS, GONE, RAISED
+from twinflower.flower_messages import BEGINS, GONE, RAISED, SITE
 
-from .messages import REFUSED, properties_in, properties_request, short
+from .messages import NO_REPLY, REFUSED, properties_in, properties_request, short
+from .sites import NumberingGrid, in_order, note_site
 
 SILENCE = 10.0
 """The longest silence of a server that waits, in seconds."""
@@ -24,14 +25,46 @@ _MOST_NAMED = 5  # nodes, clients or reasons listed in one message
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
 
 
-def meet(grid: Grid, num_clients: int, timeout: float, session: str = "") -> dict[int, int]:
+def meet(
+    grid: Grid, num_clients: int, timeout: float, session: str = "", sites: list[str] | None = None
+) -> dict[int, int]:
     """Query every node for its partition until all partitions are found; return a dict partition -> node.
 
     num_clients: the number of partitions; 0 means the number that the nodes report. session: that begins, if it does; a
-    node whose ledger does not cover its plan fails. Raises RunError for too few nodes (after at most `timeout`
-    seconds), a wrong number of partitions, or a partition held by two nodes. A node that fails does not matter if all
-    partitions are found.
+    node whose ledger does not cover its plan fails. sites: the names of nodes without partitions by their numbers, in a
+    run that goes on; else empty, and filled in the order of the names. Raises RunError for too few nodes (after at most
+    `timeout` seconds), a wrong number of partitions, or a partition or a name held by two nodes. A node that fails does
+    not matter if all partitions are found.
     """
+    sites = [] if sites is None else sites
+    nodes = _gather(grid, num_clients, timeout, session, sites)
+    if sites:
+        nodes = in_order(nodes, sites)
+        log(
+            INFO,
+            "sites in the order of their names: %s",
+            ", ".join(f"{i} {name}" for i, name in enumerate(sites)),
+        )
+        _begin(grid, nodes, timeout, session)
+    return nodes
+
+
+def _begin(grid: Grid, nodes: Mapping[int, int], timeout: float, session: str) -> None:
+    """Say to each site which client it is; AbsentError if one does not take part."""
+    requests = [properties_request(node, session, BEGINS) for node in nodes.values()]
+    failures = dict.fromkeys(nodes.values(), Error(GONE, NO_REPLY))
+    for reply in NumberingGrid(grid, nodes).send_and_receive(requests, timeout=max(timeout, _GREETING)):
+        node = _node_of(reply, requests)
+        if error := _error_in(reply):
+            failures[node] = error
+        else:
+            del failures[node]
+    if failures:
+        raise AbsentError(f"{len(failures)} of {len(nodes)} sites cannot take part: {_reasons(failures)}")
+
+
+def _gather(grid: Grid, num_clients: int, timeout: float, session: str, sites: list[str]) -> dict[int, int]:
+    """The node of every client, numbered by its partition, or by the place of its name in `sites`."""
     nodes: dict[int, int] = {}
     failures: dict[int, Error] = {}
     deadline, reminder = time.monotonic() + timeout, Reminder()
@@ -44,11 +77,11 @@ def meet(grid: Grid, num_clients: int, timeout: float, session: str = "") -> dic
             if error := _error_in(reply):
                 failures[_node_of(reply, requests)] = error
             else:
-                num_clients = note_partition(reply, nodes, num_clients)
+                num_clients = note_partition(reply, nodes, num_clients, sites)
         if len(nodes) < num_clients or not num_clients:
             if time.monotonic() > deadline or _hopeless(nodes, num_clients, failures):
-                raise AbsentError(_too_few(nodes, num_clients, timeout, failures))
-            reminder.look(lambda: _waiting(nodes, num_clients, deadline))  # noqa: B023  called at once
+                raise AbsentError(_too_few(nodes, num_clients, timeout, failures, sites))
+            reminder.look(lambda: _waiting(nodes, num_clients, deadline, sites))  # noqa: B023  called at once
             time.sleep(0.2)
     for node in failures.keys() - set(nodes.values()):
         log(WARNING, "node %s is not needed: %s", node, short(failures[node].reason))
@@ -76,17 +109,25 @@ def _node_of(reply: Message, requests: Sequence[Message]) -> int:
     return own if own in nodes.values() else nodes.get(about, own)
 
 
-def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
+def note_partition(reply: Message, nodes: dict[int, int], wanted: int, sites: list[str] | None = None) -> int:
     """Add the node of this reply to `nodes` (partition -> node) and return the number of clients.
 
-    wanted: the expected number, 0 if unknown. Raises RunError if the reply does not fit.
+    wanted: the expected number, 0 if unknown. sites: see `note_site`. Raises RunError if the reply does not fit.
     """
     properties = properties_in(reply)
+    if SITE in properties:
+        note_site(reply, nodes, wanted, [] if sites is None else sites)
+        return wanted
     partition, count = properties.get("partition-id"), properties.get("num-partitions")
     if type(partition) is not int or type(count) is not int:
         raise RunError(
             f"node {reply.metadata.src_node_id} did not report its partition: it does not run a Twinflower client. Is "
             "this SuperLink another app's?"
+        )
+    if sites:
+        raise RunError(
+            f"a node holds partition {partition}, and other nodes have names only: give all of them a partition-id, or "
+            "none"
         )
     wanted = wanted or count
     if count != wanted or not 0 <= partition < count:
@@ -100,21 +141,31 @@ def note_partition(reply: Message, nodes: dict[int, int], wanted: int) -> int:
     return wanted
 
 
-def _waiting(nodes: Mapping[int, int], wanted: int, deadline: float) -> str:
-    missing = [client for client in range(wanted) if client not in nodes]
-    absent = f" for {partitions(missing)}" if nodes and missing else ""
+def _missing(nodes: Mapping[int, int], wanted: int, sites: Sequence[str]) -> list[int]:
+    """The clients that are missing, if anything is known about them: their partitions or names."""
+    known = bool(nodes) and len(sites) in (0, wanted)
+    return [client for client in range(wanted) if client not in nodes] if known else []
+
+
+def _waiting(nodes: Mapping[int, int], wanted: int, deadline: float, sites: Sequence[str]) -> str:
+    missing = _missing(nodes, wanted, sites)
+    absent = f" for {partitions(missing, sites)}" if missing else ""
     left = max(deadline - time.monotonic(), 0.0)
     return f"{len(nodes)} of {wanted or 'the'} sites are here; waiting{absent}, at most {left:.0f} s more"
 
 
-def _too_few(nodes: Mapping[int, int], wanted: int, waited: float, failures: Mapping[int, Error]) -> str:
-    missing = [client for client in range(wanted) if client not in nodes]
-    absent = f" (nobody holds partition {some(missing)})" if nodes and missing else ""
+def _too_few(
+    nodes: Mapping[int, int], wanted: int, waited: float, failures: Mapping[int, Error], sites: Sequence[str]
+) -> str:
+    missing = _missing(nodes, wanted, sites)
+    who = "is site" if sites else "holds partition"
+    absent = f" (nobody {who} {some([sites[i] for i in missing] if sites else missing)})" if missing else ""
     if failures:
         number = max(wanted, len(nodes) + len(failures))
         return f"{len(failures)} of {number} nodes cannot take part{absent}: {_reasons(failures)}"
     return (
-        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {len(nodes)} reported their partition{absent}: "
+        f"waited {waited:g} s for {wanted or 'any'} nodes, but only {len(nodes)} reported their "
+        f"{'names' if sites else 'partition'}{absent}: "
         "start the missing nodes, or raise node-timeout"
     )
 
@@ -136,11 +187,11 @@ _PAUSE = 0.2  # seconds between two looks at which nodes are present
 class Roster:
     """The node of every client. A node that returns under a new id is recognised by the partition that it reports.
 
-    nodes: client -> node.
+    nodes: client -> node. sites: the names of the clients by number, if their nodes have no partitions.
     """
 
-    def __init__(self, nodes: dict[int, int]) -> None:
-        self.nodes = nodes
+    def __init__(self, nodes: dict[int, int], sites: Sequence[str] = ()) -> None:
+        self.nodes, self.sites = nodes, list(sites)
         self._strangers: set[int] = set()  # nodes that were asked for their partition
         self._waiting: dict[int, int] = {}  # client -> a second node of that client
 
@@ -174,14 +225,14 @@ class Roster:
             present = self.update(grid, silent, left)
             if {self.nodes[client] for client in silent} <= present or time.monotonic() > deadline:
                 return
-            reminder.look(lambda: f"waiting for {partitions(sorted(silent))} to return")
+            reminder.look(lambda: f"waiting for {partitions(sorted(silent), self.sites)} to return")
             time.sleep(_PAUSE)
 
     def _welcome(self, reply: Message, present: Set[int]) -> None:
         """Add a new node to the waiting list of the partition that it reports."""
         found: dict[int, int] = {}
         try:
-            note_partition(reply, found, len(self.nodes))
+            note_partition(reply, found, len(self.nodes), self.sites)
         except RunError as error:
             log(WARNING, "ignored: %s", error)
         for client, node in found.items():
@@ -242,11 +293,14 @@ class Absences:
             log(WARNING, text, round_, client, missed, reason)
 
 
-def partitions(numbers: Sequence[int]) -> str:
-    """These partitions, as text."""
-    return f"partition{'s' if len(numbers) > 1 else ''} {some(numbers)}"
+def partitions(numbers: Sequence[int], sites: Sequence[str] = ()) -> str:
+    """These partitions, as text; the sites with these names, if there are any."""
+    plural = "s" if len(numbers) > 1 else ""
+    if sites:
+        return f"site{plural} {some([sites[client] for client in numbers])}"
+    return f"partition{plural} {some(numbers)}"
 
 
-def some(numbers: Sequence[int]) -> str:
-    """The first numbers of a list, as text."""
+def some(numbers: Sequence[int | str]) -> str:
+    """The first numbers or names of a list, as text."""
     return ", ".join(map(str, numbers[:_MOST_NAMED])) + (", ..." if len(numbers) > _MOST_NAMED else "")

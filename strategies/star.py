@@ -44,6 +44,7 @@ from .messages import (
 )
 from .nodes import Absences, Roster, meet
 from .questions import Agreement, Exchange, SiteEvaluation
+from .sites import NumberingGrid
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ class StarStrategy(Strategy):
 
         Given a training, it begins that one, or, if it was interrupted, continues with the round after its last, and
         Flower counts its rounds from there; the training is changed in place. All nodes report their partitions at the
-        start; a node that returns under a new id is recognised by its partition. ends: False if the caller asks the
-        sites more after the last round, and calls `release` then.
+        start; a node that returns under a new id is recognised by its partition, or by its name. ends: False if the
+        caller asks the sites more after the last round, and calls `release` then.
 
         A run that the algorithm ends before (`ended`) returns the model alone.
 
@@ -181,8 +182,9 @@ class StarStrategy(Strategy):
         """
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         training = training or Training()
-        nodes = meet(grid, self.sampling.num_clients, self.node_timeout, training.session)
+        nodes = meet(grid, self.sampling.num_clients, self.node_timeout, training.session, training.sites)
         self.begin(nodes, start, training)
+        grid = NumberingGrid(grid, self.roster.nodes) if training.sites else grid
         self.exchange = Exchange(self.roster, grid, timeout, self.node_timeout, self.retries)
         self._before_round_1(grid, initial_arrays, timeout)
         left = num_rounds - self.training.first
@@ -216,8 +218,8 @@ class StarStrategy(Strategy):
 
         nodes: partition -> node. start (d,): the public starting point, whose type is that of all messages.
         """
-        self.sampling, self.roster = self.sampling.among(len(nodes)), Roster(nodes)
         self.training = training or Training()
+        self.sampling, self.roster = self.sampling.among(len(nodes)), Roster(nodes, self.training.sites)
         self.training.first, self.training.settled = self.training.round, None
         if self.training.server is None:
             seed = np.array(self.sampling.seed, np.uint64)

@@ -81,7 +81,9 @@ def test_the_documented_node_config_and_run_config_belong_together(tmp_path):
     """They are those of three of the four hospitals of the example; only their paths are others here."""
     text = (ROOT / "docs" / "deployment.md").read_text()
     node, run = (
-        own for kind, own in cells(text) if kind == "toml" and ("num-partitions" in own or "data.name" in own)
+        own
+        for kind, own in cells(text)
+        if kind == "toml" and ("lifetime-epsilon" in own or "data.name" in own)
     )
     hospitals = ROOT / "examples" / "hospitals"
     places = {
@@ -94,7 +96,7 @@ def test_the_documented_node_config_and_run_config_belong_together(tmp_path):
             content = content.replace(old, str(new))
         (tmp_path / name).write_text(content)
     right, wrong = check_node(
-        str(tmp_path / "node.toml"), dict(completed(load_toml(tmp_path / "run-config.toml")))
+        str(tmp_path / "node.toml"), dict(completed(load_toml(tmp_path / "run-config.toml"))), "0/3"
     )
     assert not wrong
     assert right[-1] == "run: the site takes part, and plans epsilon 6"

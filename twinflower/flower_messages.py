@@ -20,6 +20,16 @@ NO_ARRAYS = "_empty"
 RAISED = 2
 """The code of an error reply for an exception in a client."""
 
+PLACES = "partition-id", "num-partitions"
+"""Which client a node is, and of how many: keys of its node config and of its properties, and of requests to a node
+whose config has no such keys."""
+
+SITE = "site"
+"""A key of the same: the name of a node, by which the server numbers it if it has no partition."""
+
+SITE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""What a name must be."""
+
 GONE = 5
 """The code of the error reply that Flower makes for a node that has left."""
 

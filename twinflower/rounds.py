@@ -101,6 +101,7 @@ class Training:
     it. born: the round in which each client's state began. ranges: those that the clients agreed on, empty without
     private ranges, and None before the clients have counted. first: the number of rounds that were completed before
     this start. settled: the last round whose replies the clients may delete, None for the one before the current one.
+    sites: the names of the clients by number, if they are nodes without partitions.
     """
 
     server: Any = None
@@ -111,6 +112,7 @@ class Training:
     ranges: bytes | None = None
     first: int = 0
     settled: int | None = None
+    sites: list[str] = field(default_factory=list)
 
     @property
     def round(self) -> int:

@@ -21,14 +21,14 @@ from flwr.clientapp import ClientApp
 from flwr.common import log
 
 from twinflower.algorithms.fedpdm import FedPDM
-from twinflower.clients import AlgorithmClient, for_flower_strategies
+from twinflower.clients import AlgorithmClient, for_flower_strategies, numbered
 from twinflower.clients.mods import share_bytes
 from twinflower.data.files import stream_bytes
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
 from twinflower.errors import SettingError, require
-from twinflower.flower_messages import BEGINS, KINDS, PROPERTIES, request_record
+from twinflower.flower_messages import BEGINS, KINDS, PLACES, PROPERTIES, request_record
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
 from twinflower.privacy.ledger import FileLedger, fingerprint
@@ -44,7 +44,7 @@ from ..runtimes.computing import compute_only, keep_all
 from ..runtimes.progress import Report, node, report, report_warnings
 from ..settings import parse_run_config
 from .redact_errors import discreet, refusing
-from .site import PARTITION, Site, read_site, simulated
+from .site import Site, read_site, simulated
 
 
 def client_fn(context: Context) -> Client:
@@ -56,7 +56,7 @@ def client_fn(context: Context) -> Client:
 
 
 def _simulated_client(context: Context) -> AlgorithmClient:
-    number, count = (int(context.node_config[key]) for key in PARTITION)
+    number, count = (int(context.node_config[key]) for key in PLACES)
     setup = _simulated_setup(tuple(context.run_config.items()), count)
     return client_of(setup, number, context, shared=True)
 
@@ -137,8 +137,10 @@ def site_guard(setup: PreparedRun, site: Site, run: str) -> Guard | None:
     plan = setup.plan
     if plan is None:
         return None
+    # The server numbers a named site. In one run under two numbers its batches are of two permutations.
+    config = f"{setup.config.result_digest} {site.partition_id}" if site.site else setup.config.result_digest
     return plan.guard(
-        site.partition_id, ledger_of_site(site), run=run, config=setup.config.result_digest,
+        site.partition_id, ledger_of_site(site), run=run, config=config,
         row_norm=setup.row_norm, split=split(setup, site.partition_id),
     )  # fmt: skip
 
@@ -200,7 +202,7 @@ def ledger_of_site(site: Site) -> FileLedger:
     changes when new rows are mounted there, and the ledger then notices that these are others.
     """
     folder = Path(site.state_dir or Path.home() / ".twinflower").expanduser()
-    name, data = f"node-{site.partition_id}", f"known data sets, node {site.partition_id}"
+    name, data = f"node-{site.name}", f"known data sets, node {site.name}"
     if site.data_file:
         file = Path(os.path.abspath(Path(site.data_file).expanduser()))
         name, data = f"file-{fingerprint([bytes(file)])[:16]}", fingerprint(stream_bytes(file))
@@ -228,4 +230,4 @@ def _asks_for_partition(message: Message) -> bool:
     return kind == PROPERTIES and message.content.get(asked, {}).keys() <= {BEGINS}
 
 
-app = ClientApp(client_fn, mods=[rehearsed, for_flower_strategies, discreet, share_bytes])
+app = ClientApp(client_fn, mods=[rehearsed, numbered, for_flower_strategies, discreet, share_bytes])

@@ -4,13 +4,16 @@ Nothing is sent, charged or written. The sentences may quote the site's files, b
 """
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from twinflower.clients.mods import UNNAMED
 from twinflower.data.checks import problems
 from twinflower.data.schema_file import read_schema
-from twinflower.errors import SettingError, TwinflowerError
+from twinflower.errors import SettingError, TwinflowerError, require
+from twinflower.flower_messages import PLACES, SITE
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.guard import Guard
 from twinflower.privacy.ledger import FileLedger, read_ledger
@@ -24,19 +27,42 @@ Check = Callable[[Site], Iterable[str]]
 """Finds out one thing about a site; yields what is right, and raises TwinflowerError for what is not."""
 
 
-def check_node(text: str, run_config: dict[str, Any] | None = None) -> tuple[list[str], list[str]]:
+def check_node(
+    text: str, run_config: dict[str, Any] | None = None, number: str = ""
+) -> tuple[list[str], list[str]]:
     """What is right about a node, and what is not.
 
     text: as for `flower-supernode --node-config`, KEY=VALUE pairs or a TOML file. run_config: of a run that the node
-    is to take part in, which is looked at if the rest is right. Raises SettingError for a node config that cannot be
-    read or is invalid.
+    is to take part in, which is looked at if the rest is right. number: "I/N", the number that the server will give to
+    a node without a partition, and of how many. Raises SettingError for a node config that cannot be read or is
+    invalid.
     """
-    site = read_site(_read(text))
-    right, wrong = _findings(site, _config, _table, _people, _state, _budget, _identity)
+    node = _read(text)
+    unknown = node.keys().isdisjoint(PLACES) and not number
+    require(
+        not unknown or run_config is None,
+        "the server numbers this node, and what a run asks of it depends on its number: give it with --number I/N, "
+        "I being its place in the order of the sites' names, from 0, and N their number",
+    )
+    site = _numbered_site(node, number)
+    checks = (_config, _table, _people, _state, _budget, *(() if unknown else (_identity,)))
+    right, wrong = _findings(site, *checks)
     if run_config is None or wrong:
         return right, wrong
     of_run, wrong = _findings(site, lambda site: _run(site, run_config))
     return right + of_run, wrong
+
+
+def _numbered_site(node: dict[str, Any], number: str = "") -> Site:
+    """The site with this node config; one that is numbered by the server as it would be with `number`, by default the
+    only one."""
+    if not node.keys().isdisjoint(PLACES):
+        require(not number, f"the node config has a partition, so leave out --number {number}")
+        return read_site(node)
+    match = re.fullmatch(r"(\d+)/(\d+)", number or "0/1")
+    if match is None:
+        raise SettingError(f"--number is the number of the site and of all sites, such as 0/3; got {number}")
+    return read_site({SITE: UNNAMED, **node, **dict(zip(PLACES, map(int, match.groups()), strict=True))})
 
 
 def _findings(site: Site, *checks: Check) -> tuple[list[str], list[str]]:
@@ -66,7 +92,8 @@ def _config(site: Site) -> Iterator[str]:
         if site.promises
         else "runs with and without privacy"
     )
-    yield f"config: partition {site.partition_id} of {site.num_partitions}; takes part in {runs}"
+    who = f"site {site.site}" if site.site else f"partition {site.partition_id} of {site.num_partitions}"
+    yield f"config: {who}; takes part in {runs}"
 
 
 def _table(site: Site) -> Iterator[str]:
@@ -150,7 +177,7 @@ def ledger_and_policy(text: str) -> tuple[str, Limit]:
 
     Raises LedgerError if the node's rows have a ledger under another name in its folder.
     """
-    site = read_site(_read(text))
+    site = _numbered_site(_read(text))
     ledger = ledger_of_site(site)
     ledger.check_others()
     return ledger.path.name, policy_limit(site)

@@ -15,8 +15,10 @@ from flwr.serverapp import Grid, ServerApp
 
 import twinflower
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
+from twinflower.flower_messages import PLACES
 from twinflower.strategies.messages import properties_in
 from twinflower.strategies.nodes import Reminder, meet, partitions
+from twinflower.strategies.sites import WrappedGrid
 
 from ..report.labels import score
 from ..report.messages import bounds, evaluated, guarantee, row_line, warnings
@@ -221,7 +223,7 @@ def _print_row(config: Config, row: dict[str, float]) -> None:
     say(row_line(row, score(config)))
 
 
-class PollingGrid(Grid):
+class PollingGrid(WrappedGrid):
     """A wrapper of another grid that polls for replies more often than Flower's own, and says for whom it waits.
 
     It uses only the public methods of that grid, whose intervals are 3 s in deployment and 0.1 s in a simulation.
@@ -229,35 +231,10 @@ class PollingGrid(Grid):
     """
 
     def __init__(self, grid: Grid, shortest: float = 0.2, longest: float = 3.0) -> None:
-        self.grid = grid
+        super().__init__(grid)
         self.shortest, self.longest = shortest, longest
         self.reminder = Reminder(say)
         self._partitions: dict[int, Any] = {}  # node -> the partition that it reported
-
-    def set_run(self, run: Any) -> None:
-        """Call the wrapped grid's method."""
-        self.grid.set_run(run)
-
-    @property
-    def run(self) -> Any:
-        """The run of the wrapped grid."""
-        return self.grid.run
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Call the wrapped grid's method."""
-        return self.grid.create_message(*args, **kwargs)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Call the wrapped grid's method."""
-        return self.grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Call the wrapped grid's method."""
-        return self.grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Call the wrapped grid's method."""
-        return self.grid.pull_messages(message_ids)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -289,8 +266,8 @@ class PollingGrid(Grid):
 
     def _note(self, reply: Message) -> None:
         """Note the partition that a node reports."""
-        if reply.has_content() and "partition-id" in (found := properties_in(reply)):
-            self._partitions[reply.metadata.src_node_id] = found["partition-id"]
+        if reply.has_content() and PLACES[0] in (found := properties_in(reply)):
+            self._partitions[reply.metadata.src_node_id] = found[PLACES[0]]
 
     def _waiting(self, nodes: list[int], here: list[Message], timeout: float | None, waited: float) -> str:
         """What is waited for: the partitions of these nodes, as far as they are known."""

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, TABLES, WITHOUT_FILES, OwnData, TableData
 from twinflower.errors import SettingError, require
+from twinflower.flower_messages import PLACES, SITE_NAME
 from twinflower.privacy.unit import KINDS, RECORD, Unit
 from twinflower.queries import QueryPolicy
 from twinflower.settings import (
@@ -43,12 +44,14 @@ from twinflower.settings import (
 
 from ..settings import PATHS, Config, parse_run_config
 
-PARTITION = ("partition-id", "num-partitions")
 _ALIASES = {"data-path": "data-file"}  # Flower's name for the data of a deployed node
 _DEFAULT_DELTA = 1e-4
 _POLICY = ("lifetime-epsilon", "max-epsilon", "max-epsilon-alone", "min-noise-multiplier")
 
 
+_NAME = Rule(
+    "1 to 64 letters, digits, dots, hyphens and underscores", lambda v: bool(SITE_NAME.fullmatch(v or "-"))
+)
 _ABSOLUTE = Rule(
     "an absolute path, or a restart elsewhere begins anew",
     lambda v: not v or Path(v).expanduser().is_absolute(),
@@ -59,8 +62,11 @@ _ABSOLUTE = Rule(
 class _Node:
     """The keys that concern all runs. schema_digest, schema_group: of the schema, empty without one."""
 
-    partition_id: Annotated[int, Setting("which part of the data it holds", at_least(0))]
-    num_partitions: Annotated[int, Setting("of how many parts", at_least(1))]
+    partition_id: Annotated[int, Setting("which client it is, if the server does not number it", at_least(0))]
+    num_partitions: Annotated[int, Setting("of how many", at_least(1))]
+    site: Annotated[
+        str, Setting("its name, by which the server numbers a node without partition-id", _NAME)
+    ] = ""
     data_dir: Annotated[str, Setting("folder of the known data sets' files")] = ""
     data_file: Annotated[
         str, Setting("the site's own rows; such a node takes part only in runs with data.name = own")
@@ -142,6 +148,11 @@ class Site(QueryPolicy, _Node):
     ignore_keys: Annotated[str, Setting("comma-separated keys of other apps on the same node")] = field(
         default="", compare=False
     )
+
+    @property
+    def name(self) -> str:
+        """Its name, or the number in its node config."""
+        return self.site or str(self.partition_id)
 
     @property
     def promises(self) -> list[str]:
@@ -333,7 +344,7 @@ def _check_alone(site: Site) -> None:
 def _checked(values: dict[str, Any]) -> Site:
     require(
         {"partition_id", "num_partitions"} <= values.keys(),
-        'a node needs --node-config "partition-id=I num-partitions=N"',
+        'a node needs --node-config "partition-id=I num-partitions=N", or a name, "site=NAME", and neither of the two',
     )
     schema = values.get("schema", "")
     if not schema:
@@ -357,4 +368,4 @@ def simulated(node: Mapping[str, Any]) -> bool:
     Neither condition can be caused by a message or by a run's settings.
     """
     ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized()) and set(node) == set(PARTITION)
+    return ray is not None and bool(ray.is_initialized()) and set(node) == set(PLACES)

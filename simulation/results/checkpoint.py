@@ -182,6 +182,7 @@ def checkpoint(runs: Sequence[Run]) -> Checkpoint:
         "round": first.round,
         "session": first.session,
         "born": list(first.born.items()),
+        "sites": first.sites,
         "ranges": None if first.ranges is None else first.ranges.hex(),
         "runs": list(map(_record, runs)),
     }
@@ -221,6 +222,7 @@ def restore(saved: Checkpoint, runs: Sequence[Run], client: Any) -> None:
     for run, record in zip(runs, info["runs"], strict=True):
         run.server, run.session, run.born = server, info["session"], dict(info["born"])
         run.ranges = None if info["ranges"] is None else bytes.fromhex(info["ranges"])
+        run.sites = info.get("sites", [])
         _continue(run, record)
 
 

@@ -252,6 +252,7 @@ class Run(Training):
             "stopping_rule_fired": _mean_over_rounds(self.rows, "stopped"),
             "bounds_met": _satisfied(self, last),
             "warnings": self.warnings(),
+            "sites": self.sites or None,
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
             **{

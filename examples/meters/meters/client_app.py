@@ -5,7 +5,7 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 
 from strategies import WALK, method
-from twinflower.clients import ContextLedger
+from twinflower.clients import ContextLedger, numbered
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.target import Target
 
@@ -32,4 +32,4 @@ def client_fn(context: Context):
     ).to_client()  # fmt: skip
 
 
-app = ClientApp(client_fn)
+app = ClientApp(client_fn, mods=[numbered])

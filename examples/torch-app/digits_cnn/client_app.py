@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.client import Client
 from flwr.clientapp import ClientApp
 
-from twinflower.clients import ContextLedger
+from twinflower.clients import ContextLedger, numbered
 from twinflower.privacy.plan import Plan
 from twinflower.privacy.target import Target
 
@@ -31,4 +31,4 @@ def client_fn(context: Context) -> Client:
     ).to_client()  # fmt: skip
 
 
-app = ClientApp(client_fn)
+app = ClientApp(client_fn, mods=[numbered])
