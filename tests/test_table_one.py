@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -16,10 +17,12 @@ from site_files import three_sites
 
 from twinflower.data.columns import Range
 from twinflower.errors import SettingError
+from twinflower.models.differences import with_differences
 from twinflower.models.summaries import Layout, Summaries, Variable
 from twinflower.queries.first import COUNTS_ROUND
 from twinflower.queries.table_one import TableOneAnswers
 from twinflower.simulation.report.present import report_run
+from twinflower.simulation.report.sections.table_one import rounded
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import guard_of
@@ -146,6 +149,64 @@ def test_quartiles_are_interpolated_within_the_bin_that_holds_them():
     assert quartiles([1.5] * 4 + [8.5] * 4) == pytest.approx((1.5, 5.0, 8.5))
     values = np.random.default_rng(0).uniform(0, 10, 100_000)
     assert_allclose(quartiles(values), np.quantile(values, [0.25, 0.5, 0.75]), atol=0.1)
+
+
+def test_quartiles_have_the_digits_that_a_bin_supports():
+    for value, error, text in (
+        (54.234, 0.35, "54.2"),
+        (137.52, 1.75, "138"),
+        (12345.6, 160, "12300"),
+        (0.8125, 0.04, "0.81"),
+    ):
+        assert rounded(value, error) == text
+        assert abs(float(text) - value) <= error / 2
+    assert rounded(137.52, 0) == "137.5"
+
+
+@pytest.mark.parametrize("by", ["arm", "stage"])
+def test_standardised_differences_are_those_of_the_pooled_rows(by, keys, tmp_path):
+    """Numbers by their means and deviations, two categories by their shares, more by Mahalanobis's distance."""
+    folder = write_run(inprocess.train(run(keys, **{"evaluation.table-one-by": by})), tmp_path / "run")
+    found, whole = lines(folder), tables(tmp_path)["all"].dropna(subset=[by])
+    pairs = list(combinations([group for _, group in whole.groupby(by)], 2))
+    for name in {"age", "crp", "dose"}:
+        known = [
+            abs(a[name].mean() - b[name].mean()) / np.sqrt((a[name].var() + b[name].var()) / 2)
+            for a, b in pairs
+        ]
+        assert found["all", "all", name, ""]["difference"] == pytest.approx(max(known), rel=1e-8)
+    first, second = ({"drug", "placebo"}, "arm") if by == "stage" else ({"I", "II", "III"}, "stage")
+    known = []
+    for pair in pairs:
+        p, q = (group[second].value_counts(normalize=True)[sorted(first)[1:]].to_numpy() for group in pair)
+        spread = sum(np.diag(r) - np.outer(r, r) for r in (p, q)) / 2
+        known.append(np.sqrt((p - q) @ np.linalg.solve(spread, p - q)))
+    for category in first:
+        assert found["all", "all", second, category]["difference"] == pytest.approx(max(known), rel=1e-8)
+    assert np.isnan(found["all", whole[by].iloc[0], "age", ""]["difference"])
+    assert command("table-one", folder) == 0
+
+
+def test_the_noise_of_a_difference_is_its_spread():
+    """Over 400 draws: the deviation of a number's difference, and the mean square of one that is only noise."""
+    draw, sigma, rows = np.random.default_rng(0), 8.0, 4000
+    layout = Layout(
+        (Variable("a", range=Range(-1.0, 1.0), bins=10), Variable("b", ("x", "y", "z"), may_miss=True)),
+        Variable("arm", ("drug", "placebo")),
+    )
+    arm = np.arange(rows) % 2
+    values = np.column_stack([np.clip(draw.normal(0.1 * arm, 0.3), -1, 1), np.arange(rows) // 2 % 4])
+    exact = layout.counted(np.where(values == 3, np.nan, values), arm.astype(float))
+    found = []
+    for _ in range(400):
+        noisy = Summaries.of(layout, exact + draw.normal(0, sigma, len(exact)), rows, sigma)
+        found.append(
+            [line for line in with_differences(noisy.lines()) if line.group == "all" and line.column]
+        )
+    number, category = (np.array([[f[k].difference, f[k].difference_noise] for f in found]) for k in (0, 1))
+    assert number[:, 0].std() == pytest.approx(number[:, 1].mean(), rel=4 / np.sqrt(2 * 400))
+    squares = category[:, 0] ** 2
+    assert squares.mean() == pytest.approx((category[:, 1] ** 2).mean(), abs=4 * squares.std() / 20)
 
 
 def test_times_and_counts_are_described_too(tmp_path):

@@ -192,7 +192,8 @@ class Line(NamedTuple):
 
     rows: how many, without missing ones for a number; most_rows: at most, if some are withheld. percent: of those that
     are not missing. mean_noise, noise: standard deviations of the noise in the mean, to first order, and in the rows.
-    NaN: not known.
+    bin_width: of the bins from which a number's quartiles follow. difference, difference_noise: between the groups, of
+    the lines of all groups together (`differences`). NaN: not known.
     """
 
     group: str
@@ -208,6 +209,9 @@ class Line(NamedTuple):
     upper_quartile: float = np.nan
     mean_noise: float = np.nan
     noise: float = 0.0
+    bin_width: float = np.nan
+    difference: float = np.nan
+    difference_noise: float = np.nan
 
 
 class Summaries(NamedTuple):
@@ -302,7 +306,10 @@ class _Group(NamedTuple):
         values = bins.sum() if self.sigma else np.rint(bins.sum())  # merged bins are rounded
         most = values if self.sigma else self.rows[1] - low[variable.bins :].sum()
         described = self._described(variable, bins, total, squares, noise)
-        yield Line(self.name, variable.name, "", values, most, np.nan, *described)._replace(noise=noise)
+        assert variable.range
+        width = 2 * variable.range.half / variable.bins
+        line = Line(self.name, variable.name, "", values, most, np.nan, *described)
+        yield line._replace(noise=noise, bin_width=width)
         if variable.may_miss:
             yield Line(self.name, variable.name, MISSING, low[-1], high[-1], noise=self._noise(variable))
 

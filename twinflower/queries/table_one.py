@@ -10,6 +10,7 @@ import numpy as np
 
 from ..arrays import Array, Index
 from ..errors import SettingError, require
+from ..models.differences import with_differences
 from ..models.summaries import ALL, Layout, Line, Summaries, Variable
 from ..settings import Setting, at_least
 from .columns import check_categories, column_values, column_variable, label_values, label_variables
@@ -125,7 +126,7 @@ class TableOneAnswers(Answers):
             *((f"{i}", sites[i] if sites else "", table) for i, table in known.items()),
         ]
         for client, site, table in tables:
-            for line in table.lines():
+            for line in with_differences(table.lines()):
                 yield dict(zip(COLUMNS, (client, site, *line), strict=True))
 
     @classmethod

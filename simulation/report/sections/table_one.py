@@ -1,6 +1,7 @@
 """The section of a report on what the rows of the sites are like: Table 1 of an article."""
 
 import csv
+import math
 from collections.abc import Mapping, Sequence
 
 from twinflower.models.summaries import ALL, MISSING
@@ -15,8 +16,15 @@ _MOST_SITES = 8  # beside each other
 _LEGEND = (
     "Numbers: mean (standard deviation), median [quartiles]. Categories: rows (percent of those that are not missing). "
     "Values outside of a range count as its end. Quartiles are interpolated in even bins of it (200, or 40 with "
-    f"privacy), so they can be off by the width of a bin, or of several that a site has merged. See also {FILE}."
+    "privacy), so they can be off by the width of a bin, or of several that a site has merged, and have no more digits "
+    f"than that. See also {FILE}."
 )
+_DIFFERENCE = "standardised difference"
+_DIFFERENCES = (
+    "The standardised difference of a number is that of its means in units of the groups' standard deviation, and of "
+    "categories their Mahalanobis distance; of more than two groups it is the largest of two."
+)
+_NOISY_DIFFERENCES = " In brackets: the noise in it (standard deviation). A difference of that size is noise."
 
 
 @of_one_run
@@ -33,7 +41,7 @@ def table_one(run: StoredRun) -> list[Section]:
         shown = clients[: _MOST_SITES + 1]  # the first is of all sites
         whole = _table([names[client] for client in shown], [tables[client, ALL] for client in shown])
         return [Section("Table 1", _about(lines), tables=[whole])]
-    by = {client: _table(groups, [tables[client, group] for group in groups]) for client in clients}
+    by = {client: _table(groups, [tables[client, group] for group in groups], True) for client in clients}
     sites = {line["client"]: line["site"] or f"site {line['client']}" for line in lines}
     alone = ((client, table) for client, table in by.items() if client != ALL)
     folded = [Section(f"Table 1 at {sites[client]}", tables=[table]) for client, table in alone]
@@ -47,6 +55,8 @@ def _lines(lines: Sequence[Mapping[str, str]], client: str, group: str) -> _Line
 
 def _about(lines: Sequence[Mapping[str, str]]) -> list[str]:
     noise, texts = max(float(line["noise"]) for line in lines), [_LEGEND]
+    if any(line["group"] != ALL for line in lines):
+        texts.append(_DIFFERENCES + _NOISY_DIFFERENCES * bool(noise))
     if noise:
         texts.append(
             f"A count has noise of up to {noise:.4g} (standard deviation), which can make it negative. A dash is a "
@@ -63,9 +73,20 @@ def _about(lines: Sequence[Mapping[str, str]]) -> list[str]:
     return texts
 
 
-def _table(names: Sequence[str], columns: Sequence[_Lines]) -> Table:
-    rows = [row for key in columns[0] for row in _rows(*key, [column[key] for column in columns])]
-    return Table(("", *names), rows)
+def _table(names: Sequence[str], columns: Sequence[_Lines], compared: bool = False) -> Table:
+    """The lines of several groups beside each other; compared: with the differences between them."""
+    rows, column = [], ""
+    for key, line in columns[0].items():
+        found = _rows(*key, [lines[key] for lines in columns])
+        cells = [_difference(line) if key[0] != column else "", *[""] * (len(found) - 1)]
+        column = key[0]
+        rows += [(*row, *[cell] * compared) for row, cell in zip(found, cells, strict=True)]
+    return Table(("", *names, *[_DIFFERENCE] * compared), rows)
+
+
+def _difference(line: Mapping[str, str]) -> str:
+    value, noise = (float(line.get(key, "nan")) for key in ("difference", "difference_noise"))
+    return "-" if value != value else f"{value:.2f} ({noise:.2g})" if noise else f"{value:.2f}"
 
 
 def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
@@ -75,10 +96,9 @@ def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> lis
     if category:
         name = f"{column}, {MISSING}" if category == MISSING else f"{column}: {category}"
         return [(name, *map(_count, lines))]
-    means = [_numbers(f"{{}} ({{}}){_size(line)}", line, "mean", "deviation") for line in lines]
-    quartiles = [
-        _numbers("{} [{}, {}]", line, "median", "lower_quartile", "upper_quartile") for line in lines
-    ]
+    means = [_numbers(f"{{}} ({{}}){_size(line)}", line, "mean_noise", "mean", "deviation") for line in lines]
+    middle = "median", "lower_quartile", "upper_quartile"
+    quartiles = [_numbers("{} [{}, {}]", line, "bin_width", *middle) for line in lines]
     return [(column, *means), ("", *quartiles)]
 
 
@@ -95,10 +115,17 @@ def _size(line: Mapping[str, str]) -> str:
     return "" if line["rows"] == line["most_rows"] else f"; n = {float(line['rows']):,.0f}"
 
 
-def _numbers(text: str, line: Mapping[str, str], *keys: str) -> str:
-    values = [float(line[key]) for key in keys]
-    return (
-        text.format(*("-" if value != value else f"{value:.4g}" for value in values))
-        if values[0] == values[0]
-        else "-"
-    )
+def _numbers(text: str, line: Mapping[str, str], error: str, *keys: str) -> str:
+    """The text with these values, with as many digits as their error supports."""
+    values, unit = [float(line[key]) for key in keys], float(line.get(error, 0))
+    if values[0] != values[0]:
+        return "-"
+    return text.format(*("-" if value != value else rounded(value, unit) for value in values))
+
+
+def rounded(value: float, error: float) -> str:
+    """The value with digits down to the power of ten that is at most the error; four digits if there is none."""
+    if not error > 0:
+        return f"{value:.4g}"
+    places = -math.floor(math.log10(error))
+    return f"{round(value, places):z.{max(places, 0)}f}"
