@@ -3,6 +3,9 @@
     python experiments/tables.py                               # write the tables into docs/*.md
     python experiments/tables.py --check                       # only say which tables differ from the results
     python experiments/tables.py --store NAME FOLDER [ROUND]   # store the results of experiments/NAME.toml
+    python experiments/tables.py --draw NAME ...               # draw docs/figures/NAME.png from stored results
+
+A figure of last rows (`ends = true` or `x = "curve"`) needs no more than the stored results; one by round needs a run.
 
 results/NAME.csv has a line for every run: its panel, curve and seed, and the last row of its metrics (and the row of
 ROUND, if given). Its first line has a digest of the settings in NAME.toml, so results that no longer belong to the file
@@ -26,16 +29,18 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from twinflower.simulation.report.figures import draw_experiment
 from twinflower.simulation.results import names
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import read_rows
-from twinflower.simulation.settings.columns import EXTRA_COLUMNS
+from twinflower.simulation.settings.columns import COLUMNS, CURVE, EXTRA_COLUMNS
 from twinflower.simulation.settings.experiment import Curve, Experiment, load_toml, read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,6 +107,38 @@ def stored(name: str, results: Path | None = None) -> tuple[str, Rows]:
     return first.removeprefix("# settings "), list(csv.DictReader(rest))
 
 
+def draw(name: str, results: Path | None = None) -> Path:
+    """Draw the figure of an experiment from its stored results into docs/figures; SystemExit if it shows rounds."""
+    plan, lines = read_experiment(_file(name)), stored(name, results)[1]
+    if not plan.ends and plan.x != CURVE:
+        raise SystemExit(
+            f"the figure of {name} shows rounds, and only last rows are stored: run the experiment"
+        )
+    picture = ROOT / "docs" / "figures" / f"{name}.png"
+    with TemporaryDirectory() as folder:
+        for curve in plan.curves:
+            for seed in plan.seeds:
+                own = [
+                    row for row in lines
+                    if (row["panel"], row["curve"], row["seed"]) == (*place(plan, curve), str(seed))
+                ]  # fmt: skip
+                _restore(
+                    run_folder(plan, Path(folder), curve, seed), max(own, key=lambda row: float(row["round"]))
+                )
+        picture.write_bytes(draw_experiment(plan, Path(folder)).read_bytes())
+    return picture
+
+
+def _restore(run: Path, row: dict[str, str]) -> None:
+    """Write a run folder with this last row; without a model if the run ended without one."""
+    run.mkdir(parents=True)
+    row = dict.fromkeys(COLUMNS, "nan") | {key: value or "nan" for key, value in row.items()}
+    numbers = {key: value for key, value in row.items() if key not in ("panel", "curve", "seed")}
+    (run / names.METRICS).write_text(f"{','.join(numbers)}\n{','.join(numbers.values())}\n", encoding="utf-8")
+    if row["objective"] != "nan":
+        (run / names.MODEL).touch()
+
+
 def table(name: str, spec: str, results: Path | None = None) -> str:
     """The Markdown of a table, from stored results."""
     rows, wanted = stored(name, results)[1], [part.strip() for part in spec.split(",")]
@@ -165,7 +202,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--store", nargs="+", metavar="NAME FOLDER [ROUND]")
+    parser.add_argument("--draw", nargs="+", metavar="NAME")
     given = parser.parse_args()
+    if given.draw:
+        print(*map(draw, given.draw), sep="\n")
+        return
     if given.store:
         name, folder, *rounds = given.store
         print(store(name, Path(folder), list(map(int, rounds))))

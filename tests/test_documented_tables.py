@@ -93,3 +93,25 @@ def test_lines_in_panels_are_rows_with_a_column_for_every_x(tmp_path):
     plan = read_experiment(tmp_path / "made.toml")
     places = [tables.place(plan, curve) for curve in plan.curves]
     assert places == [("5", "A: own"), ("10", "A: own"), ("5", "B: own"), ("10", "B: own")]
+
+
+def test_a_picture_from_stored_results_is_that_of_the_runs(tmp_path, monkeypatch):
+    """Of last rows; one by round needs the runs."""
+    text = 'x = "curve"\ny = ["objective"]\nseeds = [0, 1]\n[run]\nrounds = 2\n' + "".join(
+        f'[[curve]]\nlabel = "{name}"\nalgorithm = "{name}"\n' for name in ("fedavg", "fedprox")
+    )
+    for folder in ("experiments", "docs/figures", "runs"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    (tmp_path / "experiments" / "made.toml").write_text(text)
+    plan = read_experiment(tmp_path / "experiments" / "made.toml")
+    for nth, curve in enumerate(plan.curves):
+        for seed in plan.seeds:
+            row = dict.fromkeys(tables.COLUMNS, "1") | {"round": "2", "objective": f"{nth + seed / 8}"}
+            tables._restore(tables.run_folder(plan, tmp_path / "runs", curve, seed), row)
+    tables.store("made", tmp_path / "runs", [], tmp_path)
+    drawn = tables.draw_experiment(plan, tmp_path / "runs").read_bytes()
+    assert tables.draw("made", tmp_path).read_bytes() == drawn
+    (tmp_path / "experiments" / "made.toml").write_text(text.replace('"curve"', '"round"'))
+    with pytest.raises(SystemExit, match="only last rows are stored"):
+        tables.draw("made", tmp_path)

@@ -10,10 +10,12 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 from PIL import Image
 from problems import small
+from scipy.stats import ttest_1samp
 
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
-from twinflower.simulation.report import figures
+from twinflower.simulation.report import figures, plot_style
+from twinflower.simulation.report.dots import interval
 from twinflower.simulation.report.figures import compose_experiment, compose_run, draw_experiment
 from twinflower.simulation.report.labels import words
 from twinflower.simulation.report.plot_style import COLOURS, marked, styles
@@ -314,10 +316,10 @@ MANY = list(ALGORITHMS)[:8]
 LAYOUTS = {
     "one panel": experiment(["fedpdm"]),
     "many curves": experiment(MANY[:5], 'seeds = [0, 1]\ny = ["objective"]'),
-    "panels alike": experiment(MANY, panels=("A", "B", "C")),
-    "panels that differ": experiment(MANY, panels=("A",))
+    "panels alike": experiment(MANY[:5], panels=("A", "B", "C")),
+    "panels that differ": experiment(MANY[:5], panels=("A",))
     + '\n[[curve]]\npanel = "B"\nlabel = "a long name of a curve that has a panel to itself, with all of its settings"',
-    "three panels that differ": experiment(MANY, panels=("A",))
+    "three panels that differ": experiment(MANY[:5], panels=("A",))
     + "".join(f'\n[[curve]]\npanel = "{name}"\nlabel = "of {name} only"' for name in "BC"),
     "ends": experiment(
         ["zcdp-nfl", "dp-nfl"], 'seeds = [0, 1]\nx = "rounds"\ny = ["node_error"]\nends = true'
@@ -412,7 +414,7 @@ def test_a_picture_says_what_it_was_drawn_from(tmp_path):
 def test_panels_with_the_same_curves_share_a_legend(tmp_path):
     figure = drawn(tmp_path, LAYOUTS["panels alike"])
     assert len(legends(figure)) == 1
-    assert len(texts(figure)) == len(MANY)
+    assert len(texts(figure)) == 5
 
 
 def test_panels_whose_curves_have_other_colours_have_legends_of_their_own(tmp_path):
@@ -609,11 +611,88 @@ def test_names_beside_lines_do_not_touch_and_stay_beside_the_panel(heights):
         assert placed.tolist() == heights
 
 
+@pytest.mark.parametrize("panels", [("",), ("A", "B")], ids=["one panel", "two"])
 @pytest.mark.parametrize(("count", "named"), [(5, 0), (6, 6), (8, 8)])
-def test_many_lines_of_one_panel_are_named_at_their_ends(tmp_path, count, named):
-    """Each once; up to five have a legend."""
+def test_many_lines_are_named_at_their_ends(tmp_path, panels, count, named):
+    """Each once in every panel; up to five have a legend."""
     names = list(COLOURS)[:count]
-    figure = drawn(tmp_path, experiment(names, 'seeds = [0]\ny = ["objective"]'))
-    found = [text.get_text() for text in figure.axes[0].texts]
-    assert sorted(found) == sorted(f"{name} {nth}" for nth, name in enumerate(names))[:named]
+    figure = drawn(tmp_path, experiment(names, 'seeds = [0]\ny = ["objective"]', panels=panels))
+    for ax in figure.axes:
+        found = [text.get_text() for text in ax.texts]
+        assert sorted(found) == sorted(f"{name} {nth}" for nth, name in enumerate(names))[:named]
     assert len(texts(figure)) == (0 if named else count)
+
+
+def test_names_stand_beside_the_lines_of_the_first_axes(tmp_path):
+    """Where the quantity below ends in another order."""
+    names, head = list(COLOURS)[:6], 'seeds = [0]\ny = ["objective", "nonzeros"]'
+    plan, out = plan_of(tmp_path, experiment(names, head)), tmp_path / "out"
+    for nth, curve in enumerate(plan.curves):
+        write_rows(run_folder(plan, out, curve, 0), [0, 20], objective=[9, nth], nonzeros=[1, 6 - nth])
+    ax = compose_experiment(plan, out).axes[0]
+    heights = {text.get_text(): text.xy[1] for text in ax.texts}
+    assert sorted(heights, key=heights.__getitem__) == [curve.label for curve in plan.curves]
+
+
+def test_where_every_panel_has_a_method_of_its_own_colours_belong_to_the_curves(tmp_path):
+    """And one legend explains them, in a free cell if there is one."""
+    panels = [
+        f'[[curve]]\npanel = "{name}"\nlabel = "{label}"\nalgorithm = "{name}"\nsweep = {{rounds = [20, 40]}}'
+        for name in ("fedavg", "scaffold", "fedpdm") for label in ("noise", "sums")
+    ]  # fmt: skip
+    head = 'seeds = [0, 1]\nx = "rounds"\ny = ["cost"]\nends = true\n[run]\nregulariser.name = "none"\n'
+    figure = drawn(tmp_path, head + "\n".join(panels))
+    colours = [[bars.lines[0].get_color() for bars in ax.containers] for ax in figure.axes]
+    assert colours == [list(plot_style.ROLES[:2])] * 3
+    assert texts(figure) == ["noise", "sums"]
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert not any(box.overlaps(ax.get_window_extent()) for ax in figure.axes)
+
+
+def test_bars_of_equal_lines_stand_beside_each_other(tmp_path):
+    head = 'seeds = [0, 1]\nx = "rounds"\ny = ["cost"]\nends = true'
+    text = experiment(["fedavg", "fedprox"], head, keys="sweep = {rounds = [20, 40]}")
+    figure = drawn(tmp_path, text, lambda nth, seed: np.full(3, 1.0 + seed))
+    figure.canvas.draw()
+    bars = [container.lines[2][0] for container in figure.axes[0].containers]
+    tops = [line.get_transform().transform(line.get_segments()[0][1]) for line in bars]
+    assert tops[1][0] - tops[0][0] > 2
+    assert all(figure.axes[0].get_window_extent().contains(*top) for top in tops)
+
+
+def test_a_dot_plot_has_a_line_of_dots_for_every_curve(tmp_path):
+    """Of runs that finished, with the mean, and with the scales of other panels of the same data."""
+    text = experiment(
+        ["fedavg", "fedprox", "scaffold"], 'seeds = [0, 1]\nx = "curve"\ny = ["cost"]', panels=("A", "B")
+    )
+    plan, out = plan_of(tmp_path, text), tmp_path
+    for place, curve in enumerate(plan.curves):
+        for seed in plan.seeds if place % 3 else [1]:
+            finished = place != 5
+            write_rows(run_folder(plan, out, curve, seed), [0, 20], finished, cost=[9, place + seed])
+    figure = compose_experiment(plan, out)
+    above, below = figure.axes
+    assert [tick.get_text() for tick in below.get_yticklabels()] == [
+        "fedavg 0, 1 of 2 seeds",
+        "fedprox 1",
+        "scaffold 2, no model",
+    ]
+    seeds = [line.get_xdata().tolist() for line in above.lines if line.get_marker() == "o"]
+    assert seeds == [[1], [1, 2], [2, 3]]
+    assert [bars.lines[0].get_xydata().tolist() for bars in above.containers] == [
+        [[1, 0]],
+        [[1.5, 1]],
+        [[2.5, 2]],
+    ]
+    assert above.get_xlim() == below.get_xlim()
+    assert above.containers[2].lines[0].get_color() == COLOURS["scaffold"]
+
+
+def test_the_interval_of_a_mean_is_that_of_students_t():
+    values = np.array([1.0, 2.0, 4.0, 9.0])
+    mean, *ends = interval(values)
+    np.testing.assert_allclose(ends, ttest_1samp(values, 0.0).confidence_interval(0.95))
+    assert mean == 4.0
+    assert interval(values, "median") == (3.0, 1.0, 9.0)
+    assert interval(values[:1]) == (1.0, 1.0, 1.0)

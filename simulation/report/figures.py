@@ -21,10 +21,11 @@ from ..results import names
 from ..results.files import replacing
 from ..results.folder import has_config, is_experiment
 from ..results.reading import read_config, read_plan, read_rows, read_summary
-from ..settings.columns import GAP
+from ..settings.columns import CURVE, GAP
 from ..settings.experiment import Curve, Experiment
-from .plot_style import label, log_scale, marked, styles
-from .series import Found, Series, columns_of_run, limits, note, runs_of, series
+from . import dots
+from .plot_style import ROLES, draw_bounds, label, log_scale, marked, styles
+from .series import Found, Series, columns_of_run, note, runs_of, series
 
 _PANEL = (5.2, 3.6)
 _ACROSS = 2  # panels side by side; more would be too small to read at the width of a page
@@ -37,6 +38,7 @@ _TALLEST = 2.5  # panels share a vertical scale that is at most so many times th
 _MOST_TICKS = 8  # values of a sweep that are ticks of a log axis
 _NAMED = 5  # most curves in a legend below a single panel; more are named at their ends
 _APART = 0.052  # of a panel's height, between such names
+_BESIDE = 3.0  # points between the error bars of neighbouring lines
 _LETTER = 0.075  # width of their letters in inches
 _BELOW = 40  # points between a panel and its legend, for the tick labels and the axis label
 
@@ -57,7 +59,7 @@ def compose_run(folder: Path) -> Figure:
     x = np.array([row["round"] for row in rows])
     for ax, column in zip(axes[0], columns, strict=True):
         ax.plot(x, [row[column] for row in rows], **style, markevery=marked(x, 0, 1))
-        _draw_bounds(ax, [curve], "round", column)
+        draw_bounds(ax, [curve], "round", column)
         label(ax, "round", column, curve.config)
     figure.suptitle(
         f"{summary['algorithm']} on {summary['dataset']}, one seed ({summary['seed']})", fontsize=11
@@ -72,6 +74,8 @@ def draw_experiment(experiment: Experiment, out: Path) -> Path:
 
 def compose_experiment(experiment: Experiment, out: Path) -> Figure:
     """The figure of an experiment whose results are in the folder `out`."""
+    if experiment.x == CURVE:
+        return dots.compose(experiment, out)
     panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
     across = min(len(panels), _ACROSS)
     figure, columns = _panels(len(panels), len(experiment.y), across)
@@ -79,8 +83,9 @@ def compose_experiment(experiment: Experiment, out: Path) -> Figure:
     for alike in _of_one_data_set(experiment, panels):
         for row in columns[alike].T:
             _share_scale([ax for ax in row if np.isfinite(ax.dataLim.y0)])
-    if len(panels) == 1 and not experiment.ends and len(experiment.curves) > _NAMED:
-        _name_lines(figure, columns[0], notes[0])
+    by_lines = len(panels) == 1 or not experiment.ends  # else points whose lines end anywhere
+    if by_lines and max(len(_entries(column)) for column in columns) > _NAMED:
+        _name_lines(figure, columns, max(notes, key=len), across)
     else:
         _draw_legends(figure, columns, notes, across)
     figure.suptitle(_filled(experiment.title, _TITLE_LETTERS * across), fontsize=11)
@@ -151,12 +156,14 @@ def _draw_panel(ax: Axes, experiment: Experiment, found: Found, column: str) -> 
     if logarithmic:
         shown = [_above_zero(line, _bottom(shown), column) for line in shown]
     looks = styles([line.algorithm for line in shown])
+    if _same_roles(experiment):
+        looks = [look | {"color": colour} for look, colour in zip(looks, ROLES, strict=False)]
     for nth, (line, look) in enumerate(zip(shown, looks, strict=True)):
         if experiment.ends:
-            _draw_ends(ax, line, look)
+            _draw_ends(ax, line, look, nth - (len(shown) - 1) / 2)
         else:
             _draw_line(ax, line, look, marked(line.x, nth, len(shown)))
-    _draw_bounds(ax, curves, experiment.x, column)
+    draw_bounds(ax, curves, experiment.x, column)
     if experiment.x in experiment.log_axes:
         log_scale(ax.xaxis, ax.set_xscale)
         points = np.unique(np.concatenate([line.x[np.isfinite(line.x)] for line in shown]))
@@ -227,23 +234,23 @@ def _draw_line(ax: Axes, line: Series, look: dict[str, Any], markevery: list[int
         ax.fill_between(line.x, line.low, line.high, color=look["color"], alpha=0.2, linewidth=0)
 
 
-def _draw_ends(ax: Axes, line: Series, look: dict[str, Any]) -> None:
-    """Draw a line's points with bars; one without a place on the axis is a level, such as that without noise."""
+def _draw_ends(ax: Axes, line: Series, look: dict[str, Any], nth: float) -> None:
+    """Draw a line's points with bars; one without a place on the axis is a level, such as that without noise.
+
+    nth: of the lines of the panel, counted from the middle; its bars stand beside those of the others.
+    """
     if len(line.x) and np.isnan(line.x).all():
         ax.axhline(line.centre[0], label=line.label, **look | {"marker": ""})
         ax.axhspan(line.low[0], line.high[0], color=look["color"], alpha=0.2, linewidth=0)
         return
     bars = (line.centre - line.low, line.high - line.centre) if line.seeds > 1 else None
-    ax.errorbar(line.x, line.centre, bars, label=line.label, capsize=2, elinewidth=1.0, **look)
-
-
-def _draw_bounds(ax: Axes, curves: list[Curve], x: str, y: str) -> None:
-    """Draw a line at every bound that the curves of a panel must satisfy."""
-    for column, draw in ((x, ax.axvline), (y, ax.axhline)):
-        bounds = sorted({limit for curve in curves for limit in limits(curve.config, column)})
-        name = "bound" if column == "excess" else f"bound U = {', '.join(f'{limit:g}' for limit in bounds)}"
-        for place, limit in enumerate(bounds):
-            draw(limit, color="black", linewidth=1.0, linestyle=(0, (4, 2)), label="" if place else name)
+    beside = ax.transData + ScaledTranslation(nth * _BESIDE / 72, 0, ax.figure.dpi_scale_trans)
+    ax.errorbar(
+        line.x, line.centre, bars, label=line.label, capsize=2, elinewidth=1.0, transform=beside, **look
+    )
+    for edge in (line.low, line.high):
+        ax.update_datalim(np.column_stack([line.x, edge]))
+    ax.autoscale_view()
 
 
 def _draw_legends(figure: Figure, panels: np.ndarray, notes: list[str], across: int) -> None:
@@ -261,6 +268,9 @@ def _draw_legends(figure: Figure, panels: np.ndarray, notes: list[str], across: 
             "ncols": columns,
             "title": fill(max(notes, key=len), _NOTE_LETTERS * across),
         }
+        if len(panels) % across:  # a cell is free
+            blocks = -(-len(panels) // across)
+            place |= {"loc": "center", "bbox_to_anchor": (1 - 0.5 / across, 0.5 / blocks), "ncols": 1}
         figure.legend(entries[0].values(), entries[0].keys(), **keywords, **place)
         return
     fitting = [_fitting(entry, _LEGEND_LETTERS) for entry in entries]
@@ -275,18 +285,31 @@ def _draw_legends(figure: Figure, panels: np.ndarray, notes: list[str], across: 
         )
 
 
-def _name_lines(figure: Figure, column: np.ndarray, text: str) -> None:
-    """Name the lines of one column of panels beside their ends in the first, where they are too many for a legend."""
-    first, last = column[0], column[-1]
-    lines = [line for line in first.get_lines() if not str(line.get_label()).startswith("_")]
-    ends = sorted(((_height(first, line), line) for line in lines), key=lambda end: end[0])
-    for height, (_, line) in zip(_apart([height for height, _ in ends]), ends, strict=True):
-        first.annotate(
-            str(line.get_label()), (1.01, height), xycoords="axes fraction", color=line.get_color(),
-            fontsize=8.5, va="center", annotation_clip=False,
-        )  # fmt: skip
-    figure.set_figwidth(figure.get_figwidth() + max(len(str(line.get_label())) for line in lines) * _LETTER)
-    last.set_xlabel(f"{last.get_xlabel()}\n{fill(text, _NOTE_LETTERS)}")
+def _name_lines(figure: Figure, panels: np.ndarray, text: str, across: int) -> None:
+    """Name the lines of every panel beside their ends in its first axes, where they are too many for a legend."""
+    longest = 0
+    for column in panels:
+        first, entries = column[0], _lines(_entries(column[:1]))
+        longest = max(longest, *map(len, entries))
+        ends = sorted(((_height(first, line), name) for name, line in entries.items()))
+        for height, (_, name) in zip(_apart([height for height, _ in ends]), ends, strict=True):
+            first.annotate(
+                name, (1.01, height), xycoords="axes fraction", color=entries[name].get_color(),
+                fontsize=8.5, va="center", annotation_clip=False,
+            )  # fmt: skip
+    figure.set_figwidth(figure.get_figwidth() + across * longest * _LETTER)
+    figure.supxlabel(fill(text, _NOTE_LETTERS * across), fontsize=8.5)
+
+
+def _same_roles(experiment: Experiment) -> bool:
+    """Whether every panel has a method of its own and the panels have the same curves, which then have the colours."""
+    panels: dict[str, list[Curve]] = {}
+    for curve in experiment.curves:
+        panels.setdefault(curve.panel, []).append(curve)
+    methods = [{curve.config.algorithm for curve in panel} for panel in panels.values()]
+    lines = {tuple(dict.fromkeys(curve.line for curve in panel)) for panel in panels.values()}
+    apart = len(set().union(*methods)) == len(panels) > 1 and all(len(own) == 1 for own in methods)
+    return apart and len(lines) == 1 and 1 < len(*lines) <= len(ROLES)
 
 
 def _apart(heights: Sequence[float]) -> list[float]:
@@ -319,8 +342,15 @@ def _entries(column: np.ndarray) -> dict[str, Any]:
 
 def _looks(entries: dict[str, Any]) -> list[tuple[str, Any]]:
     """The labels of legend entries with their colours, which show whether two panels can share a legend."""
-    lines = [handle[0] if isinstance(handle, ErrorbarContainer) else handle for handle in entries.values()]
-    return [(text, line.get_color()) for text, line in zip(entries, lines, strict=True)]
+    return [(text, line.get_color()) for text, line in _lines(entries).items()]
+
+
+def _lines(entries: dict[str, Any]) -> dict[str, Line2D]:
+    """The lines of legend entries, without their error bars."""
+    return {
+        text: handle[0] if isinstance(handle, ErrorbarContainer) else handle
+        for text, handle in entries.items()
+    }
 
 
 def _fitting(entries: dict[str, Any], letters: int) -> int:

@@ -13,7 +13,9 @@ from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatt
 from twinflower.arrays import Array
 
 from ..settings import Config
+from ..settings.experiment import Curve
 from .labels import BITS, words
+from .series import limits
 
 # Each method has the same colour in every figure, with a distinct hue. Methods without an entry are black.
 COLOURS = {
@@ -25,11 +27,11 @@ COLOURS = {
     "feddyn": "#9467bd",
     "fedadmm": "#902b99",
     "feddr": "#3f29a3",
-    "feddualavg": "#29a344",
+    "feddualavg": "#7a6a12",
     "fedmid": "#85a329",
-    "fedadam": "#2956a3",
+    "fedadam": "#a8481a",
     "mr-mtl": "#29a37a",
-    "proxskip": "#18a557",
+    "proxskip": "#0a4e64",
     "isrl-dp": "#8c564b",
     "soteriafl": "#48a329",
     "ldp-primal-dual": "#c2185b",
@@ -43,6 +45,7 @@ COLOURS = {
     "newton": "#a32941",
     "newton-path": "#a32996",
 }
+ROLES = ("#333333", "#b5179e", "#2a9d8f", "#e09f3e", "#5e60ce")  # of curves where every panel has one method
 _LINES = ("-", "--", "-.", ":")
 _MARKERS = "os^Dv<>pPX"
 _MARKED = 8  # most markers on a curve
@@ -55,7 +58,7 @@ def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
     the one before it, so that both remain visible where two curves coincide.
     """
     totals, so_far, drawn = Counter(algorithms), Counter[str](), []
-    widths = np.linspace(2.6, 1.1, len(algorithms)) if len(algorithms) > 1 else [1.6]
+    widths = np.linspace(2.6, 1.4, len(algorithms)) if len(algorithms) > 1 else [1.6]
     for place, (algorithm, width) in enumerate(zip(algorithms, widths, strict=True)):
         nth = so_far[algorithm]
         so_far[algorithm] += 1
@@ -71,7 +74,7 @@ def styles(algorithms: Sequence[str]) -> list[dict[str, Any]]:
 
 def shade(colour: str, nth: int, total: int) -> tuple[float, float, float]:
     """The nth of total shades of a colour, from dark to light, as RGB; a single shade is the colour itself."""
-    amount = np.linspace(-min(0.5, 0.15 * (total - 1)), min(0.55, 0.3 * (total - 1)), total)[nth]
+    amount = np.linspace(-min(0.5, 0.15 * (total - 1)), min(0.45, 0.25 * (total - 1)), total)[nth]
     target = 1.0 if amount > 0 else 0.0
     red, green, blue = (part + abs(amount) * (target - part) for part in to_rgb(colour))
     return float(red), float(green), float(blue)
@@ -102,9 +105,18 @@ def log_scale(axis: Axis, set_scale: Callable[..., None]) -> None:
 def label(ax: Axes, x: str, y: str, config: Config) -> None:
     """Label the axes, with units."""
     ax.set_xlabel(words(x, config))
-    ax.set_ylabel(words(y, config))
+    ax.set_ylabel(words(y, config) if y else "")
     if x in BITS:
         ax.xaxis.set_major_formatter(EngFormatter(unit="bit"))
     if y in BITS:
         ax.yaxis.set_major_formatter(EngFormatter(unit="bit"))
     ax.grid(alpha=0.3)
+
+
+def draw_bounds(ax: Axes, curves: Sequence[Curve], x: str, y: str) -> None:
+    """Draw a line at every bound that the curves of a panel must satisfy, on the columns x and y."""
+    for column, draw in ((x, ax.axvline), (y, ax.axhline)):
+        bounds = sorted({limit for curve in curves for limit in limits(curve.config, column)})
+        name = "bound" if column == "excess" else f"bound U = {', '.join(f'{limit:g}' for limit in bounds)}"
+        for nth, limit in enumerate(bounds):
+            draw(limit, color="0.4", linewidth=0.8, linestyle=(0, (4, 2)), label="" if nth else name)

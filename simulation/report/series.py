@@ -13,7 +13,7 @@ from ..results import names
 from ..results.folder import run_folder
 from ..results.reading import read_rows
 from ..settings import Config
-from ..settings.columns import GAP, SIGNED_COLUMNS
+from ..settings.columns import CURVE, GAP, SIGNED_COLUMNS
 from ..settings.experiment import Curve, Experiment
 
 Rows = Sequence[dict[str, float]]
@@ -134,7 +134,7 @@ def _measured(row: Mapping[str, float], column: str) -> bool:
 
 
 def _by_round(experiment: Experiment, curve: Curve, runs: list[Rows], column: str) -> Series:
-    label = _label(curve.label, len(runs), experiment)
+    label = counted(curve.label, len(runs), experiment)
     return by_round(label, curve.config, runs, experiment.x, column, experiment.centre)
 
 
@@ -168,7 +168,7 @@ def _ends(experiment: Experiment, curves: Found, column: str) -> Series:
     middle, low, high = (np.concatenate([point[place] for point in points]) for place in range(3))
     x = np.array([_place(experiment, curve, runs) for curve, runs in found])
     fewest, most = min(len(runs) for _, runs in found), max(len(runs) for _, runs in found)
-    label = _label(line, fewest, experiment)
+    label = counted(line, fewest, experiment)
     return Series(label, algorithm, x, middle, low, high, any(point[3] for point in points), most)
 
 
@@ -185,14 +185,14 @@ def _middle(values: Sequence[Array], centre: str) -> Array:
 
 
 def _runs(experiment: Experiment, out: Path, curve: Curve) -> dict[int, Rows]:
-    """The rows of metrics.csv of the curve's runs by seed; with `ends` only of those that finished."""
-    needed = names.MODEL if experiment.ends else names.METRICS
+    """The rows of metrics.csv of the curve's runs by seed; with `ends` or dots only of those that finished."""
+    needed = names.MODEL if experiment.ends or experiment.x == CURVE else names.METRICS
     folders = {seed: run_folder(experiment, out, curve, seed) for seed in experiment.seeds}
     found = {seed: read_rows(folder) for seed, folder in folders.items() if (folder / needed).exists()}
     return {seed: rows for seed, rows in found.items() if rows}
 
 
-def _label(label: str, runs: int, experiment: Experiment) -> str:
+def counted(label: str, runs: int, experiment: Experiment) -> str:
     """The curve's label, followed by the number of seeds if some are missing."""
     seeds = len(experiment.seeds)
     return label if runs in (0, seeds) else f"{label}, {runs} of {seeds} seeds"

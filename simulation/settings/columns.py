@@ -30,6 +30,7 @@ EXTRA_COLUMNS = (
     *dict.fromkeys(name for kind in ALGORITHMS.values() for name in kind.server_columns + kind.model_columns),
 )
 GAP = "gap"  # of figures only: the objective above the lowest in the panel (`simulation.report.series`)
+CURVE = "curve"  # of figures only: x is the curve itself, in a dot plot (`simulation.report.dots`)
 SIGNED_COLUMNS = {
     "excess",
     "test_accuracy",

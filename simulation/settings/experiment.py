@@ -5,7 +5,7 @@
     claim = "..."            what the paper claims
     verdict = "..."          what we found
     seeds = [0, 1, 2]
-    x = "round"              column of metrics.csv
+    x = "round"              column of metrics.csv; or "curve": a dot plot of the last rows, a line per curve
     y = ["test_accuracy"]    columns of metrics.csv, with one row of panels each; or "gap", the objective minus the
                              lowest that any curve of the panel reached in any round under the same seed
     log-axes = ["cost"]      columns of x and y with a log axis; default: the errors (`POINT_COLUMNS`, gap) among y
@@ -41,7 +41,7 @@ from twinflower.errors import SettingError, cause, require
 from twinflower.settings import Value, alike, kebab
 
 from .catalogue import SECTIONS
-from .columns import COLUMNS, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
+from .columns import COLUMNS, CURVE, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, configured
 from .reader import Merged, counting_words, flatten, merge, to_toml
 from .rules import check
@@ -304,7 +304,7 @@ def _assemble(
     if columns[0] not in (*COLUMNS, *EXTRA_COLUMNS):
         columns[0] = keys.get(columns[0], columns[0])
     for place, column in enumerate(columns):
-        known = (*COLUMNS, *EXTRA_COLUMNS, *((GAP,) if place else dict.fromkeys(keys.values())))
+        known = (*COLUMNS, *EXTRA_COLUMNS, *((GAP,) if place else (CURVE, *dict.fromkeys(keys.values()))))
         if column not in known:
             raise SettingError(f"x and y must be among {', '.join(known)}; got '{column}'")
     text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}

@@ -1,8 +1,9 @@
 """The section with the charts of metrics by round, or of the panels of an experiment's figure."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from ...settings.columns import POINT_COLUMNS
+from ...settings.columns import CURVE, POINT_COLUMNS
 from ...settings.experiment import Experiment
 from ..charts import Chart, chart
 from ..document import Section, Table
@@ -29,8 +30,8 @@ def curves(study: Study) -> list[Section]:
 
 
 def _panels(study: Study, plan: Experiment) -> list[Chart]:
-    """The charts of an experiment's figure."""
-    charts = []
+    """The charts of an experiment's figure; those of a dot plot are by round."""
+    charts, plan = [], replace(plan, x="round") if plan.x == CURVE else plan
     for panel in dict.fromkeys(curve.panel for curve in plan.curves):
         planned = [curve for curve in plan.curves if curve.panel == panel]
         runs = [own for curve, own in zip(plan.curves, study.curves, strict=True) if curve.panel == panel]
