@@ -7,36 +7,56 @@ import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from numpy.testing import assert_allclose
-from scipy import stats
+from scipy import optimize, special, stats
 from typer.testing import CliRunner
 
 from twinflower import audit
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
-from twinflower.privacy.lower_bounds import Guesses, _chance, best_guesses, epsilon_of_one_run, guessed
+from twinflower.privacy.lower_bounds import Guesses, contradicts, epsilon_of_one_run, guessed, mu_of_one_run
 from twinflower.simulation import cli
+from twinflower.simulation.audit.cases import OneRun
 
 
-def chance(m, r, v, epsilon, delta):
-    """Steinke et al. 2023, Theorem 5.2, term by term: the probability of v right guesses or more."""
-    q = 1 / (1 + math.exp(-epsilon))
-    steps = [sum(stats.binom.pmf(range(v - i, v), r, q)) / i for i in range(1, v + 1)]
-    return stats.binom.sf(v - 1, r, q) + 2 * m * delta * max(steps)
+def likeliest(found, epsilon, delta):
+    """The largest P[K >= c] for (epsilon, delta)-DP, by linear programming over the probabilities of K = 0, ..., r:
+    the mean over canaries of P[guess right, K >= t] <= e^epsilon P[guess wrong, K >= t - 1] + delta, and of the
+    complements."""
+    c, r, m = found
+    k, rows, limits = np.arange(r + 1), [], []
+    for t in range(1, r + 1):
+        right, wrong = k * (k >= t) / m, (r - k) * (k >= t - 1) / m
+        rows += [right - math.exp(epsilon) * wrong, right - math.exp(-epsilon) * wrong]
+        limits += [delta, 1 - math.exp(-epsilon) * (1 - delta)]
+    solved = optimize.linprog(-1.0 * (k >= c), rows, limits, [np.ones(r + 1)], [1.0])
+    return -solved.fun
 
 
 @pytest.mark.parametrize(
-    ("m", "r", "v", "delta"),
-    [(100, 60, 50, 1e-5), (50, 50, 50, 1e-4), (200, 20, 19, 0.0), (90, 80, 70, 2e-3)],
+    ("c", "r", "m", "delta"), [(9, 10, 12, 1e-3), (8, 8, 8, 0.0), (15, 20, 40, 0.01), (3, 4, 100, 1e-5)]
 )
-def test_the_bound_solves_the_papers_inequality(m, r, v, delta):
-    bound = epsilon_of_one_run(Guesses(v, r, m), delta, 0.05)
-    assert bound > 0.3
-    assert_allclose(chance(m, r, v, bound, delta), 0.05, rtol=1e-4)
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_the_recursion_solves_the_linear_program(c, r, m, delta, epsilon):
+    found = Guesses(c, r, m)
+
+    def false_alarms(p):
+        return max(0.0, (p - delta) * math.exp(-epsilon), 1 - delta - math.exp(epsilon) * (1 - p))
+
+    limit = likeliest(found, epsilon, delta)
+    assert 0 < limit < 1
+    assert contradicts(found, false_alarms, limit * 1.0001)
+    assert not contradicts(found, false_alarms, limit * 0.9999)
+
+
+def test_without_delta_as_many_right_guesses_as_of_biased_coins_are_the_limit():
+    """Every coin is guessed right with probability e^epsilon / (1 + e^epsilon) at most (Steinke et al. 2023)."""
+    bound = epsilon_of_one_run(Guesses(40, 40, 40), 0.0, 0.05)
+    assert_allclose((1 / (1 + math.exp(-bound))) ** 40, 0.05, rtol=1e-5)
 
 
 def test_half_of_the_guesses_right_shows_nothing():
-    assert epsilon_of_one_run(Guesses(0, 10, 10), 1e-5, 0.05) == 0
-    assert epsilon_of_one_run(Guesses(50, 100, 100), 1e-5, 0.05) == 0
+    for found in (Guesses(0, 10, 10), Guesses(50, 100, 100)):
+        assert epsilon_of_one_run(found, 1e-5, 0.05) == mu_of_one_run(found, 0.05) == 0
 
 
 def test_the_most_extreme_scores_are_guessed():
@@ -50,20 +70,31 @@ def test_the_most_extreme_scores_are_guessed():
 def test_the_bound_exceeds_the_truth_as_rarely_as_it_says(mu):
     """Every coin moves a number of its own by mu deviations of its noise: as many coins as there are, mu-GDP."""
     rng, m, repeats, delta, alpha = np.random.default_rng(0), 80, 300, 1e-3, 0.8
-    truth, exceeded, bound = gdp_epsilon(mu, delta), 0, 0.0
-    for repeat in range(repeats):
+    truth, exceeded = gdp_epsilon(mu, delta), np.zeros(2)
+
+    def gaussian(p):
+        return special.ndtr(special.ndtri(p) - mu)
+
+    def any_noise(p):
+        return max(0.0, (p - delta) * math.exp(-truth), 1 - delta - math.exp(truth) * (1 - p))
+
+    for _ in range(repeats):
         coins = rng.random(m) < 0.5
-        scores = mu * coins + rng.normal(size=m)
-        tried = [guessed(scores, coins, m // part) for part in (1, 2, 4, 8)]
-        exceeded += any(_chance(one, truth, delta) < alpha / 4 for one in tried)
-        bound = bound if repeat else best_guesses(scores, coins, delta, alpha)[0]
-    assert exceeded <= stats.binom.isf(1e-6, repeats, alpha)
-    assert 0 < bound < truth
+        tried = [guessed(mu * coins + rng.normal(size=m), coins, m // part) for part in (1, 2, 4, 8)]
+        exceeded += [
+            any(contradicts(one, curve, alpha / 4) for one in tried) for curve in (gaussian, any_noise)
+        ]
+    assert max(exceeded) <= stats.binom.isf(1e-6, repeats, alpha)
+
+
+def test_what_is_known_of_the_noise_shows_more():
+    found = Guesses(75, 80, 80)
+    assert gdp_epsilon(mu_of_one_run(found, 0.05), 1e-5) > 2 * epsilon_of_one_run(found, 1e-5, 0.05)
 
 
 # -------------------------------------------------------------------------------------------------- apps
 
-SIZE = 1000  # of rows and of the model: canaries are nearly orthogonal
+SIZE = 4000  # of rows and of the model: canaries are nearly orthogonal
 DRAWS = np.random.default_rng(0)
 HALF = DRAWS.normal(size=(10, SIZE))
 ROWS = {"x": np.concatenate([HALF, -HALF]), "label": DRAWS.choice([-1.0, 1.0], 20)}  # entries of mean 0
@@ -79,7 +110,7 @@ def app_with(sigma):
     """A clipped sum of slopes with noise."""
 
     def app(rows, seed):
-        made, noise = ClientApp(), sigma * np.random.default_rng(seed).normal(size=SHAPE)
+        made, draws = ClientApp(), np.random.default_rng(seed)
 
         @made.train()
         def train(message, context):
@@ -87,6 +118,7 @@ def app_with(sigma):
             x = rows["x"] / np.linalg.norm(rows["x"], axis=1, keepdims=True)
             margins = rows["label"] * (x @ model.ravel())
             slopes = (rows["label"] / (1 + np.exp(margins)))[:, None] * x
+            noise = sigma * draws.normal(size=SHAPE)
             reply = ArrayRecord([model + slopes.sum(0).reshape(SHAPE) + noise])
             return Message(RecordDict({"arrays": reply}), reply_to=message)
 
@@ -111,6 +143,28 @@ def test_one_run_shows_noise_that_is_missing_and_accuses_no_right_app(relation):
     assert "guesses right about 100 canaries in one run (the smaller of two counts)" in found.text()
     assert not nothing.alarms and not nothing.attack.void, nothing.text()
     assert "--canaries 100" in found.script and found.json()
+
+
+def test_one_run_shows_that_most_of_declared_noise_is_missing():
+    """Of undeclared noise the same guesses show it under an assumption only."""
+    effort, declared = audit.Effort(canaries=1000), [audit.GaussianRelease(gdp_mu(2.0, 1e-5), 1.0)]
+    found, right, unknown = (
+        audit.audit_case(case("replace", factor, 2.0, declared=known), effort)
+        for factor, known in ((0.3, declared), (1.0, declared), (0.35, []))
+    )
+    assert set(found.alarms) == {"attack"} and found.attack.mu > gdp_mu(2.0, 1e-5)
+    assert not right.alarms and not unknown.alarms
+    assert "if the noise is Gaussian, which the case does not declare, the claim does not" in unknown.text()
+
+
+def test_a_canary_is_replaced_by_itself_with_another_label():
+    draws, labels = np.random.default_rng(0), np.array([3, 5, 8])
+    rows = {"x": np.arange(6.0).reshape(3, 2), "y": labels}
+    heads, tails = OneRun(None, [], rows, None, "y").canaries(50, draws)
+    assert np.array_equal(heads["x"], tails["x"])
+    assert (heads["y"] != tails["y"]).all() and set(tails["y"]) == set(labels)
+    heads, tails = OneRun(None, [], rows | {"y": np.full(3, 4)}, None, "y").canaries(50, draws)
+    assert (heads["y"] == tails["y"]).all() and not np.array_equal(heads["x"], tails["x"])
 
 
 def test_one_run_of_an_app_that_fails_is_an_audit_of_nothing():

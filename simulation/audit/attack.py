@@ -19,6 +19,7 @@ import numpy as np
 
 from twinflower.arrays import Array, Mask
 from twinflower.errors import SettingError
+from twinflower.privacy.accountant import gdp_epsilon
 from twinflower.privacy.distinguish import distance, special_scores
 from twinflower.privacy.evidence import (
     Evidence,
@@ -29,10 +30,10 @@ from twinflower.privacy.evidence import (
     of_certain,
     separation,
 )
-from twinflower.privacy.lower_bounds import Counts, best_guesses
+from twinflower.privacy.lower_bounds import Counts, best_guesses, epsilon_of_one_run, mu_of_one_run
 
 from .cases import Case
-from .data import AS_GIVEN, Rows, either, joined, mixed, taken
+from .data import AS_GIVEN, Rows, either, joined, taken
 from .features import Features, Leak, Means, Seen, changing, leaks
 from .recorder import recording
 from .session import Effort, Seeds, Session, silence, unreported
@@ -318,28 +319,42 @@ def attack_once(case: Case, effort: Effort, progress: Callable[[str], object] = 
 
     def count(seeds: range) -> list[Evidence]:
         progress(f"one run with {effort.canaries} canaries")
-        return [_guessed(case, effort, seeds.start, errors)]
+        return _guessed(case, effort, seeds.start, errors)
 
     with recording(), silence(), np.errstate(all="ignore"):
         found = session.twice(count, 1)
     chosen = Candidate(AS_GIVEN, f"all rows, and canaries by {effort.canaries} coins", 0.0)
-    return Attack(found, chosen, [chosen], errors=max(errors))
+    assumed = [one for one in found if one.gaussian and not case.gaussian]
+    evidence = [one for one in found if one not in assumed]
+    return Attack(evidence, chosen, [chosen], assumed=assumed, errors=max(errors))
 
 
-def _guessed(case: Case, effort: Effort, seed: int, errors: list[str]) -> Evidence:
+def _guessed(case: Case, effort: Effort, seed: int, errors: list[str]) -> list[Evidence]:
     """What the guesses of one run show."""
     assert case.one_run
     draws = np.random.default_rng([seed, 1])
     coins = draws.random(effort.canaries) < 0.5
-    heads, tails = (mixed(case.one_run.rows, effort.canaries, draws) for _ in range(2))
+    heads, tails = case.one_run.canaries(effort.canaries, draws)
     run = case.one_run.mechanism(_with_canaries(case, heads, tails, coins), seed)
     scores = case.one_run.scores(heads, run)
     if case.claim.relation == "replace":
         scores = scores - case.one_run.scores(tails, run)
     errors.append("" if np.ptp(scores) else "no reply has a model in which the canaries could be seen")
-    epsilon, best = best_guesses(scores, coins, case.claim.delta, 1 - effort.confidence)
+    kinds = [True] if case.gaussian else [False, True]
+    alpha = (1 - effort.confidence) / len(kinds)
+    return [_shown(scores, coins, case.claim.delta, alpha, gaussian) for gaussian in kinds]
+
+
+def _shown(scores: Array, coins: Mask, delta: float, alpha: float, gaussian: bool) -> Evidence:
+    """What the guesses show of any noise, or of Gaussian noise."""
+    if gaussian:
+        mu, best = best_guesses(scores, coins, mu_of_one_run, alpha)
+        epsilon = gdp_epsilon(mu, delta) if delta else math.inf if mu else 0.0
+    else:
+        epsilon, best = best_guesses(scores, coins, lambda one, a: epsilon_of_one_run(one, delta, a), alpha)
+        mu = 0.0
     how = f"{best.correct} of {best.guesses} guesses right about {best.canaries} canaries in one run"
-    return Evidence(how, epsilon)
+    return Evidence(how + ", for Gaussian noise" * gaussian, epsilon, mu, gaussian)
 
 
 def _with_canaries(case: Case, heads: Rows, tails: Rows, coins: Mask) -> Rows:

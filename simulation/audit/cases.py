@@ -14,7 +14,7 @@ from twinflower.errors import SettingError
 from twinflower.flower_messages import FIT, reply_record
 from twinflower.privacy.accountant import gdp_mu
 
-from .data import AS_GIVEN, Rows, pairs, server_messages
+from .data import AS_GIVEN, Rows, mixed, pairs, relabelled, server_messages
 from .declared import ANY, RELATIONS, GaussianRelease
 from .recorder import Arrays, Mechanism, client, numpy_request, request
 from .transcript import Outcome, Transcript
@@ -50,12 +50,22 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True)
 class OneRun:
-    """How a case is audited in one run: its rows, the mechanism whose server always sends `model`, and the losses."""
+    """How a case is audited in one run: its rows, the mechanism whose server always sends `model`, the losses, and the
+    column of labels, if there is one."""
 
     mechanism: Mechanism
     model: Arrays
     rows: Rows
     loss: Loss
+    label: str = ""
+
+    def canaries(self, number: int, draws: np.random.Generator) -> tuple[Rows, Rows]:
+        """So many rows that mix the entries of the rows, and what replaces each: the same with another label, which
+        moves gradients most, or if there is none another mixture."""
+        heads, known = mixed(self.rows, number, draws), self.rows.get(self.label, np.empty(0))
+        if len(np.unique(known)) < 2:
+            return heads, mixed(self.rows, number, draws)
+        return heads, relabelled(heads, known, self.label, draws)
 
     def scores(self, canaries: Rows, run: Transcript) -> Array:
         """How much better the replies fit each canary than what the server sent: its loss (m,) falls if it was there.
@@ -173,5 +183,5 @@ def client_case(
         declared,
         frozenset(public),
         about,
-        loss and OneRun(client(app, plans[AS_GIVEN]), model, rows, loss),
+        loss and OneRun(client(app, plans[AS_GIVEN]), model, rows, loss, label),
     )

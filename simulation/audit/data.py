@@ -177,6 +177,13 @@ def mixed(rows: Rows, number: int, draws: np.random.Generator) -> Rows:
     return {name: drawn(column) for name, column in rows.items()}
 
 
+def relabelled(canaries: Rows, known: NDArray[Any], label: str, draws: np.random.Generator) -> Rows:
+    """The canaries, each with another of the known labels, at least two."""
+    values = np.unique(known)
+    others = np.searchsorted(values, canaries[label]) + draws.integers(1, len(values), len(canaries[label]))
+    return {**canaries, label: values[others % len(values)]}
+
+
 def either(coins: Mask, heads: Rows, tails: Rows) -> Rows:
     """Of every pair of rows the one that its coin (m,) decides."""
     return {

@@ -7,7 +7,7 @@ them was used. `alpha` is always the probability, at most, with which a bound ex
 Sources. Rates: Clopper and Pearson, "The use of confidence or fiducial limits", Biometrika 1934, as used by Jagielski,
 Ullman and Oprea, "Auditing differentially private machine learning", NeurIPS 2020. mu: Dong, Roth and Su, "Gaussian
 differential privacy", JRSS B 2022; Nasr et al., "Tight auditing of differentially private machine learning", USENIX
-Security 2023. One run: Steinke, Nasr and Jagielski, "Privacy auditing with one (1) training run", NeurIPS 2023.
+Security 2023. One run: Mahloujifar, Melis and Chaudhuri, "Auditing f-differential privacy in one run", ICML 2025.
 """
 
 import math
@@ -140,8 +140,11 @@ def largest(holds: Callable[[float], bool], limit: float, digits: float = 1e-7) 
 # a record is included or not, or that it is one record or another: the neighbours are then those of adding or removing
 # a record, or of replacing one.
 
-_PARTS = 1, 2, 4, 8  # guesses about all coins, half of them, and so on
-_MOST_OF_ONE = 50.0  # an epsilon that no number of canaries shows
+_PARTS = 1, 4, 8, 16  # guesses about all coins, a quarter of them, and so on
+_MOST_EPSILON, _MOST_MU = 50.0, 20.0  # which no number of canaries shows
+
+FalseAlarms = Callable[[float], float]
+"""The least probability of a false alarm of a test on two neighbours that detects with a given probability."""
 
 
 class Guesses(NamedTuple):
@@ -160,34 +163,56 @@ def guessed(scores: Array, coins: Mask, guesses: int) -> Guesses:
     return Guesses(int(coins[heads].sum() + (~coins[tails]).sum()), guesses, len(coins))
 
 
-def epsilon_of_one_run(found: Guesses, delta: float, alpha: float) -> float:
-    """A lower bound on epsilon at delta, which exceeds the true one with a probability of at most alpha.
+def contradicts(found: Guesses, false_alarms: FalseAlarms, alpha: float) -> bool:
+    """Whether so many right guesses or more have a probability below alpha, whatever the attack.
 
-    For (epsilon, delta)-DP the number of right ones of r guesses about m canaries is at most about
-    W ~ Binomial(r, 1 / (1 + e^-epsilon)):
+    Let K of r guesses about m canaries be right, R_t = E[K; K >= t] / m and W_t = E[r - K; K >= t] / m.
 
-        P[correct >= v] <= P[W >= v] + 2 m delta max_i P[v > W >= v - i] / i,   i = 1..v
-
-    (Theorem 5.2). The bound is the largest epsilon at which the right side is at most alpha. If all of r guesses are
-    right, it is about ln(r / ln(1 / alpha)).
+    1. Given the other coins, "the guess about a canary is right, and K >= t" is the same event for one side of its coin
+       as "it is wrong, and K >= t - 1" for the other. So the probability of the second is at least false_alarms of that
+       of the first. false_alarms is convex, and the mean over all canaries gives W_{t-1} >= false_alarms(R_t).
+    2. With P[K = t] as the unknowns, R_{t-1} = R_t + (t - 1) / (r - t + 1) (W_{t-1} - W_t). These factors grow with t,
+       and by partial summation R and P[K >= t] are least where every W is.
+    3. If P[K >= c] >= alpha, then R_c >= alpha c / m. The least W and R below c follow from 1 and 2. They need a total
+       probability P[K >= 0] = (R_0 + W_0) m / r. A total above 1 is a contradiction (Algorithm 3).
     """
-    require(0 <= found.correct <= found.guesses <= found.canaries, "correct <= guesses <= canaries is needed")
-    return largest(lambda epsilon: _chance(found, epsilon, delta) <= alpha, _MOST_OF_ONE)
+    c, r, m = found
+    require(0 <= c <= r <= m, "correct <= guesses <= canaries is needed")
+    right, wrong = alpha * c / m, alpha * (r - c) / m
+    for t in range(c - 1, -1, -1):
+        least = false_alarms(right)
+        right, wrong = right + t / (r - t) * (least - wrong), least
+        if not 0 <= right < 1:
+            return right >= 1
+    return (right + wrong) * m / r > 1
 
 
-def _chance(found: Guesses, epsilon: float, delta: float) -> float:
-    """The probability, at most, of so many right guesses."""
-    from scipy import stats  # slow to import, and needed only here
+def epsilon_of_one_run(found: Guesses, delta: float, alpha: float) -> float:
+    """A lower bound on epsilon at delta; no assumption on the mechanism."""
 
-    if not found.correct:
-        return 1.0
-    coin = stats.binom(found.guesses, 1 / (1 + math.exp(-epsilon)))
-    near = np.cumsum(coin.pmf(np.arange(found.correct - 1, -1, -1)))  # P[v > W >= v - i]
-    slack = float((near / np.arange(1, found.correct + 1)).max())
-    return float(coin.sf(found.correct - 1)) + 2 * found.canaries * delta * slack
+    def refuted(epsilon: float) -> bool:
+        def false_alarms(detected: float) -> float:
+            return max(
+                0.0, (detected - delta) * math.exp(-epsilon), 1 - delta - math.exp(epsilon) * (1 - detected)
+            )
+
+        return contradicts(found, false_alarms, alpha)
+
+    return largest(refuted, _MOST_EPSILON)
 
 
-def best_guesses(scores: Array, coins: Mask, delta: float, alpha: float) -> tuple[float, Guesses]:
-    """The largest bound from guesses about all coins, half, a quarter and an eighth of them, each with alpha / 4."""
+def mu_of_one_run(found: Guesses, alpha: float) -> float:
+    """A lower bound on mu; no assumption but that it is asked about mu-GDP."""
+
+    def refuted(mu: float) -> bool:
+        return contradicts(found, lambda p: float(special.ndtr(special.ndtri(p) - mu)), alpha)
+
+    return largest(refuted, _MOST_MU)
+
+
+def best_guesses(
+    scores: Array, coins: Mask, bound: Callable[[Guesses, float], float], alpha: float
+) -> tuple[float, Guesses]:
+    """The largest bound(guesses, alpha / 4), of guesses about all coins or about a 4th, an 8th or a 16th of them."""
     tried = [guessed(scores, coins, max(len(coins) // part, 1)) for part in _PARTS]
-    return max((epsilon_of_one_run(one, delta, alpha / len(_PARTS)), one) for one in tried)
+    return max((bound(one, alpha / len(_PARTS)), one) for one in tried)
