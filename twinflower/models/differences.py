@@ -8,7 +8,7 @@ The second is that of Yang and Dalton (SAS Global Forum 2012, paper 335), and th
 that are missing do not count. Of more than two groups it is the largest difference of two.
 
 Noise. For a number it is the standard deviation of that in the difference of the means; what the noise in s and s' adds
-is a part of the difference. For categories it is the root of the expected D^T S^- D if there is no difference but noise.
+is a part of the difference. For categories it is the root of the expected D^T S^- D if nothing differs but noise.
 Differences of its size are noise.
 """
 
