@@ -4,15 +4,15 @@
 
 DATA has the folder adult/. The four heart hospitals are in examples/hospitals. The other tables are drawn: four numbers
 and four categories at four hospitals, with 13 parameters. Excess loss is that of the mean over all training rows above
-its least value, and accuracy that on test rows. FedAvg takes one step on all rows in each round, and its rounds, step
-size, momentum and final model are those with the least excess loss over TUNING further seeds, a choice that no
-guarantee covers and that favours it; --untuned leaves it out. Newton's method has its default settings and 3 rounds.
+its least value, and accuracy that on test rows. The other methods take one step on all rows in each round. Each has the
+best of equally many settings (GRIDS), the one with the least excess loss over TUNING further seeds, a choice that no
+guarantee covers and that favours them; --untuned leaves them out. A number at an end of its grid is marked with *.
+Newton's method has its default settings and 3 rounds.
 """
 
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -31,11 +31,11 @@ COMMON = {
     "local.batch-size": 0, "privacy.mode": "gradient", "privacy.delta": DELTA,
 }  # fmt: skip
 NEWTON = {"algorithm": "newton", "rounds": 3}
-GRID = {
-    "rounds": (10, 30, 100),
-    "fedavg.step-size": (2.0, 4.0, 8.0, 16.0, 32.0, 64.0),
-    "fedavg.server-momentum": (0.0, 0.9),
-    "fedavg.final-model": ("last", "tail-mean"),
+ROUNDS, MODELS = (3, 10, 30, 100, 300), ("last", "tail-mean")
+LENGTHS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)  # of a step, with that of momentum after it
+GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "fedavg": {"server-momentum": (0.0, 0.9)},
+    "fedpdm": {"pace": (0.1, 0.25)},  # rho * step-size; with .5 it is FedAvg without momentum
 }
 
 
@@ -122,12 +122,31 @@ def optimum(keys: dict[str, Any], seed: int) -> np.ndarray:
     return _KNOWN[key]
 
 
-def candidates() -> Iterator[dict[str, Any]]:
-    """The settings of FedAvg."""
-    for values in itertools.product(*GRID.values()):
-        keys = dict(zip(GRID, values, strict=True))
-        keys["fedavg.step-size"] *= 1 - keys["fedavg.server-momentum"]
-        yield {"algorithm": "fedavg", "local.max-steps": 1} | keys
+def candidates(method: str) -> list[dict[str, Any]]:
+    """The points of a method's grid."""
+    grid = {"rounds": ROUNDS, "length": LENGTHS, "final-model": MODELS} | GRIDS[method]
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+
+
+def settings(method: str, point: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a point: FedPDM's penalty rho is 1 / length, and its step-size the pace times the length."""
+    own = {key: value for key, value in point.items() if key not in ("rounds", "length", "pace")}
+    own["step-size"] = point["length"] * point.get("pace", 1 - point.get("server-momentum", 0.0))
+    own |= {"rho": 1 / point["length"]} if method == "fedpdm" else {}
+    keys = {f"{method}.{key}": value for key, value in own.items()}
+    return {"algorithm": method, "rounds": point["rounds"], "local.max-steps": 1} | keys
+
+
+def tuned(method: str, keys: dict[str, Any]) -> dict[str, Any]:
+    """The point of the method's grid with the least excess loss."""
+    seeds = range(FIRST, FIRST + TUNING)
+    return min(candidates(method), key=lambda own: scores(keys | settings(method, own), seeds).excess)
+
+
+def shown(point: dict[str, Any]) -> str:
+    """A point in words."""
+    ends = {"rounds": (ROUNDS[0], ROUNDS[-1]), "length": (LENGTHS[0], LENGTHS[-1])}
+    return ", ".join(f"{key} {value}" + "*" * (value in ends.get(key, ())) for key, value in point.items())
 
 
 def main() -> None:
@@ -137,7 +156,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 4.0, 8.0])
     parser.add_argument("--problem", nargs="+")
-    parser.add_argument("--untuned", action="store_true", help="without FedAvg")
+    parser.add_argument("--untuned", action="store_true", help="without the other methods")
     given = parser.parse_args()
     with TemporaryDirectory() as folder:
         compare(given, problems(given.data, Path(folder)))
@@ -149,11 +168,9 @@ def compare(given: argparse.Namespace, known: dict[str, dict[str, Any]]) -> None
         keys = known[name] | {"privacy.epsilon": epsilon}
         seeds = range(given.seeds)
         show(name, epsilon, "newton", scores(keys | NEWTON, seeds))
-        if given.untuned:
-            continue
-        tuned = min(candidates(), key=lambda own: scores(keys | own, range(FIRST, FIRST + TUNING)).excess)
-        shown = ", ".join(f"{key.split('.')[-1]} {tuned[key]}" for key in GRID)
-        show(name, epsilon, f"fedavg ({shown})", scores(keys | tuned, seeds))
+        for method in () if given.untuned else GRIDS:
+            point = tuned(method, keys)
+            show(name, epsilon, f"{method} ({shown(point)})", scores(keys | settings(method, point), seeds))
 
 
 def show(name: str, epsilon: float, method: str, found: Found) -> None:
