@@ -66,8 +66,8 @@ def table(X: Any) -> dict[str, NDArray[Any]]:
     """The columns of a table by their names; SettingError unless X is one, and all names are texts."""
     if not is_table(X):
         raise SettingError(
-            "ranges by column, categories and missing need columns with names: X must be a data frame or a dictionary; "
-            f"got {type(X).__name__}"
+            "ranges by column, categories, missing and terms need columns with names: X must be a data frame or a "
+            f"dictionary; got {type(X).__name__}"
         )
     names = list(X.columns if hasattr(X, "columns") else X)
     for name in names:
@@ -129,6 +129,7 @@ class Columns:
     ranges: Any
     categories: Mapping[str, Sequence[Any]]
     missing: str
+    terms: Sequence[str] = ()
 
     def inputs(
         self, X: Mapping[str, NDArray[Any]], label: Mapping[str, Any], norms: Mapping[str, Any]
@@ -144,6 +145,7 @@ class Columns:
             "missing-values": _MISSING_TEXTS,
             "label": plain({"column": unused(names, "y"), **label}),
             "columns": plain(self._documents(X, names)),
+            "terms": list(self.terms),
         }
         schema = make_schema(document)
         return Inputs(len(schema.features), schema, **norms)

@@ -88,6 +88,7 @@ class Federated(Nested):  # type: ignore[misc]
     random_state: Any = None
     categories: Mapping[str, Sequence[Any]] | None = None
     missing: str = REFUSE
+    terms: Sequence[str] | None = None
     verbose: int = 0
     model_: Any = field(init=False)  # a trained model, after `fit`
 
@@ -98,7 +99,8 @@ class Federated(Nested):  # type: ignore[misc]
     @property
     def _by_column(self) -> bool:
         """Whether the parameters describe the columns of X by their names."""
-        return isinstance(self.ranges, Mapping) or self.categories is not None or self.missing != REFUSE
+        described = isinstance(self.ranges, Mapping), self.categories is not None, self.missing != REFUSE
+        return any(described) or bool(self.terms)
 
     def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """X, an array or a table, and y, after scikit-learn's validation."""
@@ -183,15 +185,16 @@ class Federated(Nested):  # type: ignore[misc]
             )
 
     def _warns(self, text: str) -> None:
-        remedy = "settings={'objective.l2': 0.01}"
-        warnings.warn(f"{type(self).__name__} {text}, {remedy}", ConvergenceWarning, stacklevel=5)
+        text = f"{type(self).__name__} {text}, settings={{'objective.l2': 0.01}}"
+        warnings.warn(text, ConvergenceWarning, stacklevel=5)
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""
         norms = {"row_norm": self._row_norm, "row_scaling": self.row_scaling}
         if not isinstance(X, Mapping):
             return array_inputs(X, self.ranges, norms, getattr(self, "feature_names_in_", ()))
-        return Columns(self.ranges, self.categories or {}, self.missing).inputs(X, label, norms)
+        columns = Columns(self.ranges, self.categories or {}, self.missing, self.terms or ())
+        return columns.inputs(X, label, norms)
 
     @property
     def _row_norm(self) -> float:
@@ -242,11 +245,8 @@ class Federated(Nested):  # type: ignore[misc]
             "evaluation.every": int(self.verbose) or self.rounds,
         }  # fmt: skip
         if self._private:
-            keys |= {
-                "privacy.mode": mode_of(algorithm),
-                "privacy.epsilon": self.epsilon,
-                "privacy.delta": self.delta,
-            }
+            keys |= {"privacy.epsilon": self.epsilon, "privacy.delta": self.delta}
+            keys["privacy.mode"] = mode_of(algorithm)
         if self._private and self.group_size is not None:
             keys |= {"privacy.protects": "group", "privacy.group-size": self.group_size}
         if algorithm in ALGORITHMS:
@@ -302,15 +302,15 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     categories     the possible values of each column of texts, {column: [value, ...]}, for a data frame
     missing        what missing values of a data frame become: "refuse", "zero" or "indicator", see
                    `twinflower.data.schema`
+    terms          of a data frame's columns, such as ["age:sex", "bs(age, 4)"], see `twinflower.data.terms`
     verbose        print objective and accuracy every so many rounds; 0: print nothing
 
     Attributes after `fit`: `model_` (a `twinflower.models.trained.TrainedClassifier`), `coef_`, `intercept_`,
     `classes_`, `privacy_` (the privacy spent, None without privacy), `history_` (rows of metrics.csv) and `warnings_`.
     A fit without privacy warns (`sklearn.exceptions.ConvergenceWarning`) if the model is more than .1 standard errors
     from the optimum; this is measured for models with a likelihood and up to 1,000 parameters.
-    A private fit treats the classes in y and the number of rows of each site as public.
-
-    X may be a sparse matrix, which is made dense (up to 10^8 numbers).
+    A private fit treats the classes in y and the number of rows of each site as public. X may be a sparse matrix, which
+    is made dense (up to 10^8 numbers).
     """
 
     model_: TrainedClassifier = field(init=False)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from site_files import three_sites
+from sklearn.base import clone
 from typer.testing import CliRunner
 
 import twinflower
@@ -127,6 +128,52 @@ def test_probabilities_coefficients_and_errors_are_those_of_a_formula(terms, num
     assert_allclose([row.estimate for row in pairs.values()], known.params[list(pairs)], rtol=1e-5, atol=1e-9)
     assert_allclose([row.std_error for row in pairs.values()], known.bse[list(pairs)], rtol=1e-5)
     assert_allclose([row.p_value for row in pairs.values()], known.pvalues[list(pairs)], rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("numeric", [False, True])
+def test_an_estimator_with_terms_is_that_formula(numeric):
+    lines = patients(numeric, 0, 400).splitlines()
+    rows = pandas.DataFrame([line.split(",") for line in lines[1:]], columns=lines[0].split(","))
+    rows = rows.astype({"age": float, "dose": float, "y": float if numeric else int})
+    kind = twinflower.FederatedRegressor if numeric else twinflower.FederatedClassifier
+    about = {"ranges": {"age": (20, 80), "dose": (0, 10)}, "row_scaling": "all"}
+    about |= {"categories": {"sex": ["f", "m"], "pain": ["none", "mild", "severe"]}}
+    model = kind(terms=["age:sex", "age^2"], **about).fit(rows.drop(columns="y"), rows.y)
+    known = by_statsmodels(f"age * {SEX} + I(age**2) + dose + {PAIN}", rows, numeric)
+    fitted = model.predict(rows) if numeric else model.predict_proba(rows)[:, 1]
+    assert_allclose(fitted, known.predict(rows), rtol=1e-6, atol=1e-9)
+    assert clone(model).terms == ["age:sex", "age^2"]
+    assert [row.column for row in model.model_.coefficients()][-2:] == ["age:sex", "age^2"]
+    for wrong, why in (
+        ("age:sex", "terms must be a list"),
+        (["age:hair"], "'hair' in .columns., where it is not"),
+    ):
+        with pytest.raises((SettingError, DataError), match=why):
+            kind(terms=wrong, **about).fit(rows.drop(columns="y"), rows.y)
+    with pytest.raises(SettingError, match="terms need columns with names"):
+        kind(terms=["age:dose"]).fit(rows[["age", "dose"]].to_numpy(), rows.y)
+
+
+def test_clipped_values_of_a_term_are_those_of_its_columns(tmp_path):
+    """A product counts a row once, whichever of its columns was clipped; categories have no range."""
+    keys = keys_of('"age:dose", "age^2", "bs(dose, 3)", "pain:sex"', tmp_path)
+    file = tmp_path / "schema.toml"
+    file.write_text(file.read_text().replace("[20, 80]", "[20.6, 79.7]").replace("[0, 10]", "[0.1, 9.95]"))
+    (result,) = cohort.train([prepare(parse(keys))])
+    facts = twinflower.load(write_run(result, tmp_path / "run")).facts
+    rows = pooled(tmp_path)
+    age, dose = ~rows.age.between(20.6, 79.7), ~rows.dose.between(0.1, 9.95)
+    expected = {
+        "age": age,
+        "dose": dose,
+        "age:dose": age | dose,
+        "age^2": age,
+        "bs(dose)": dose,
+        "pain:sex": age & False,
+    }
+    shown = {name: facts.columns(name)["values_clipped"] for name in expected}
+    assert shown == {name: int(own.sum()) for name, own in expected.items()}
+    assert 0 < shown["age"] < shown["age:dose"] and set(facts.clipped) == {"age", "dose"}
 
 
 def test_all_columns_of_a_term_have_one_test_and_their_names_and_other_references(tmp_path):

@@ -37,7 +37,16 @@ def known(setup: PreparedRun) -> Facts:
     Numbers of rows are public in every run. Events and clipped values are counted only without privacy, and only where
     the rows are here; for columns with private ranges there are bounds from what the sites have released.
     """
-    return Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup), _clipped(setup))
+    rows = int(setup.partition.sizes.sum())
+    return Facts(rows, _events(setup), _dropped(setup), _clipped(setup), clipped_rows=_of_terms(setup))
+
+
+def _marks(setup: PreparedRun) -> Marks | None:
+    """The marks (rows, columns) of the rows that are trained on; None if they must not be counted, or are not here."""
+    marks = setup.dataset.marks
+    if marks is None or setup.plan or setup.config.data.name == OWN:
+        return None
+    return marks[setup.partition.rows]
 
 
 def _clipped(setup: PreparedRun) -> Mapping[str, Clipped | None] | None:
@@ -47,13 +56,30 @@ def _clipped(setup: PreparedRun) -> Mapping[str, Clipped | None] | None:
     found: dict[str, Clipped | None] = {
         name: Clipped(values, rows, at_most=setup.plan is not None) for name, values in setup.outside.items()
     }
-    if setup.plan or setup.config.data.name == OWN or data.marks is None:
+    marks = _marks(setup)
+    if marks is None:
         found |= {
             own.name: None for own in data.schema.columns if isinstance(own, Number) and own.name not in found
         }
     else:
-        found |= counted(data.schema, data.marks[setup.partition.rows])
+        found |= counted(data.schema, marks)
     return {name: own for name, own in found.items() if own is None or own.values}
+
+
+def _of_terms(setup: PreparedRun) -> dict[str, Clipped | None]:
+    """In how many rows a term has a clipped value; without the rows only those of categories are known to have none."""
+    schema, marks = setup.dataset.schema, _marks(setup)
+    found: dict[str, Clipped | None] = {}
+    if schema is None:
+        return found
+    for term in schema.terms:
+        columns = [place for place, column in enumerate(schema.columns) if column.name in term.columns]
+        if marks is not None:
+            clipped = (marks[:, columns] == CLIPPED).any(1)
+            found[term.name] = Clipped(int(clipped.sum()), len(marks))
+        elif any(isinstance(schema.columns[place], Number) for place in columns):
+            found[term.name] = None
+    return found
 
 
 def counted(schema: Schema, marks: Marks) -> dict[str, Clipped]:

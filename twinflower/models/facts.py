@@ -36,6 +36,7 @@ class Facts(NamedTuple):
     distance: between the estimates and the maximum of the likelihood, the largest in standard errors. converged:
     whether that is at most `CONVERGED` and every estimate that the data determine exists. log_likelihood: of all rows,
     of counts against a perfect fit (minus half the deviance). parameters: how many of the model's the data determine.
+    clipped_rows: the rows in which a value of a term's columns was clipped, by the term's name, like `clipped`.
     """
 
     rows: int | None = None
@@ -46,25 +47,29 @@ class Facts(NamedTuple):
     converged: bool | None = None
     log_likelihood: float | None = None
     parameters: int | None = None
+    clipped_rows: Mapping[str, Clipped | None] = {}
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "Facts":
         """Inverse of `document`; a field that is not there is not known."""
         known = {name: document[name] for name in cls._fields if name in document}
-        if known.get("clipped") is not None:
-            known["clipped"] = {name: pair and Clipped(*pair) for name, pair in known["clipped"].items()}
+        for field in _COUNTS:
+            if known.get(field) is not None:
+                known[field] = {name: pair and Clipped(*pair) for name, pair in known[field].items()}
         return cls(**known)
 
     @property
     def document(self) -> dict[str, Any]:
         """The facts as a JSON-compatible dictionary."""
-        known = {name: counts and list(counts) for name, counts in (self.clipped or {}).items()}
-        clipped = None if self.clipped is None else known
-        return self._asdict() | {"dropped": dict(self.dropped), "clipped": clipped}
+        counts = {field: _listed(getattr(self, field)) for field in _COUNTS}
+        return self._asdict() | {"dropped": dict(self.dropped)} | counts
 
     def columns(self, column: str) -> dict[str, Any]:
-        """The facts as cells beside an estimate of a column; all but the clipped values are the same in every row."""
-        clipped = None if self.clipped is None else self.clipped.get(column, Clipped(0, 0))
+        """The facts as cells beside an estimate of a column, or a term; all but the clipped values are the same in
+        every row."""
+        clipped = (
+            None if self.clipped is None else {**self.clipped, **self.clipped_rows}.get(column, Clipped(0, 0))
+        )
         return {
             "rows": self.rows,
             "events": self.events,
@@ -115,6 +120,13 @@ class Facts(NamedTuple):
     @property
     def _distance(self) -> str:
         return _UNKNOWN if self.distance is None else f"{self.distance:.2g} standard errors"
+
+
+_COUNTS = ("clipped", "clipped_rows")
+
+
+def _listed(counts: Mapping[str, Clipped | None] | None) -> dict[str, list[Any] | None] | None:
+    return None if counts is None else {name: count and list(count) for name, count in counts.items()}
 
 
 def _counted(count: int | None) -> str:
