@@ -185,12 +185,14 @@ def test_all_runtimes_report_the_same_and_the_folder_and_the_report_hold_it(keys
     setup = prepare(parse(keys | kind))
     direct, wired, arrays = inprocess.train(setup), over_the_wire(setup), cohort.train([setup])[0]
     folder = write_run(arrays, tmp_path / "run")
-    for client, table in direct.scores.items():
-        assert_array_equal(table.cells, wired.scores[client].cells)
-        assert_allclose(table.cells, arrays.scores[client].cells, rtol=1e-9)
-        for one, other in zip(read_scores(folder)[client], arrays.scores[client], strict=True):
+    for client, table in direct.answers["evaluation"].scores.items():
+        assert_array_equal(table.cells, wired.answers["evaluation"].scores[client].cells)
+        assert_allclose(table.cells, arrays.answers["evaluation"].scores[client].cells, rtol=1e-9)
+        for one, other in zip(
+            read_scores(folder)[client], arrays.answers["evaluation"].scores[client], strict=True
+        ):
             assert_array_equal(one, other)
-    table = together(arrays.scores.values())
+    table = together(arrays.answers["evaluation"].scores.values())
     assert [arrays.rows[-1][name] for name in SCORE_COLUMNS] == [*table.auc, table.brier]
     page = report_run(folder).read_text(encoding="utf-8")
     assert "Calibration of severe" in page and f"{table.auc.value:.4f}" in page
@@ -202,7 +204,9 @@ def test_a_run_that_is_resumed_has_its_counts(keys, tmp_path):
     first, again = (
         cohort.train([setup], checkpoints=Checkpoints(tmp_path, 1, setup.config))[0] for _ in range(2)
     )
-    for one, other in zip(first.scores[1], again.scores[1], strict=True):
+    for one, other in zip(
+        first.answers["evaluation"].scores[1], again.answers["evaluation"].scores[1], strict=True
+    ):
         assert_array_equal(one, other)
 
 

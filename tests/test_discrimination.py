@@ -414,13 +414,13 @@ def test_all_runtimes_report_the_same(keys, kind):
     """To the bit over the wire; in the cohort up to the rounding of models and sums, which moves no count here."""
     setup = prepare(parse(keys | kind))
     direct, wired, arrays = inprocess.train(setup), over_the_wire(setup), cohort.train([setup])[0]
-    assert sorted(direct.scores) == [0, 1, 2]
-    same_scores(direct.scores, wired.scores)
+    assert sorted(direct.answers["evaluation"].scores) == [0, 1, 2]
+    same_scores(direct.answers["evaluation"].scores, wired.answers["evaluation"].scores)
     columns = [[result.rows[-1][name] for name in SCORE_COLUMNS] for result in (direct, wired, arrays)]
     assert columns[0] == columns[1]
     assert_allclose(columns[0], columns[2], rtol=1e-9)
-    for client, table in direct.scores.items():
-        assert_allclose(table.cells, arrays.scores[client].cells, rtol=1e-9)
+    for client, table in direct.answers["evaluation"].scores.items():
+        assert_allclose(table.cells, arrays.answers["evaluation"].scores[client].cells, rtol=1e-9)
     assert {name: direct.summary()[name] for name in SCORE_COLUMNS} == {
         name: direct.rows[-1][name] for name in SCORE_COLUMNS
     }
@@ -442,7 +442,7 @@ def test_bins_leave_the_training_and_the_total_budget_as_they_are(keys):
     results = [inprocess.train(setup) for setup in both]
     assert_array_equal(results[0].model, results[1].model)
     assert results[0].privacy()["mu"] == results[1].privacy()["mu"]
-    assert not results[0].scores
+    assert not results[0].answers["evaluation"].scores
     said = dict(forecast(both[1]))["evaluation at the clients"]
     assert "half of the cost is for counts by class in 20 bins of the score, each with noise of" in said
 
@@ -450,7 +450,7 @@ def test_bins_leave_the_training_and_the_total_budget_as_they_are(keys):
 def test_seeds_that_run_together_report_what_each_reports_alone(keys):
     setups = [prepare(parse(keys | PRIVATE | {"seed": seed})) for seed in (3, 4)]
     for one, setup in zip(cohort.train(setups), setups, strict=True):
-        same_scores(one.scores, cohort.train([setup])[0].scores)
+        same_scores(one.answers["evaluation"].scores, cohort.train([setup])[0].answers["evaluation"].scores)
 
 
 @pytest.mark.parametrize("kind", [{}, PRIVATE], ids=["public", "private"])
@@ -460,9 +460,9 @@ def test_a_run_that_is_resumed_after_its_last_evaluation_has_its_counts(keys, ki
     checkpoints = Checkpoints(tmp_path / "run", 1, setup.config)
     whole = run_strategy(setup, InProcessGrid(setup), "inprocess", checkpoints=checkpoints)
     again = run_strategy(setup, InProcessGrid(setup), "inprocess", checkpoints=checkpoints)
-    same_scores(whole.scores, again.scores)
+    same_scores(whole.answers["evaluation"].scores, again.answers["evaluation"].scores)
     arrays = Checkpoints(tmp_path / "cohort", 1, setup.config)
-    together = [cohort.train([setup], checkpoints=arrays)[0].scores for _ in range(2)]
+    together = [cohort.train([setup], checkpoints=arrays)[0].answers["evaluation"].scores for _ in range(2)]
     same_scores(*together)
 
 
@@ -506,7 +506,7 @@ def test_a_site_with_other_counts_is_left_out_of_the_evaluation_only(keys, fault
     setup = prepare(parse(keys))
     good, bad = inprocess.train(setup), run_strategy(setup, Spoilt(setup), "inprocess")
     assert_array_equal(good.model, bad.model)
-    assert sorted(bad.scores) == [0, 1]
+    assert sorted(bad.answers["evaluation"].scores) == [0, 1]
     assert bad.rows[-1]["held_out_rows"] == setup.held.sizes[:2].sum()
 
 
@@ -541,7 +541,7 @@ def test_scores_that_are_no_probabilities_are_refused(keys):
 def test_the_folder_and_the_report_hold_the_counts(keys, kind, tmp_path):
     (result,) = cohort.train([prepare(parse(keys | kind))])
     folder = write_run(result, tmp_path / "run")
-    same_scores(read_scores(folder), result.scores)
+    same_scores(read_scores(folder), result.answers["evaluation"].scores)
     page = report_run(folder).read_text(encoding="utf-8")
     assert "Discrimination and calibration" in page
     assert f"{result.rows[-1]['held_out_auc']:.4f}" in page

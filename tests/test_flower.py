@@ -63,9 +63,9 @@ def require_equal(folder, config):
             assert_array_equal(sums["information"], ours.information.packed)
     assert list(map(without_time, read_rows(folder))) == list(map(without_time, ours.rows))
     scores = read_scores(folder)
-    assert scores.keys() == ours.scores.keys()
+    assert scores.keys() == ours.answers["evaluation"].scores.keys()
     for client, table in scores.items():
-        assert_array_equal(table.cells, ours.scores[client].cells)
+        assert_array_equal(table.cells, ours.answers["evaluation"].scores[client].cells)
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["runtime"], summary["privacy"]) == ("flower", ours.summary()["privacy"])
 

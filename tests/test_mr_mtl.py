@@ -286,7 +286,7 @@ def test_clients_evaluate_their_own_models(variant):
         end = result.rows[-1]
         assert end[OWN_MODEL] == pytest.approx(scores.mean(), rel=1e-12)
         assert end["held_out_accuracy"] == pytest.approx(np.average(scores, weights=rows), rel=1e-12)
-        assert_allclose(list(result.by_site.values()), scores)
+        assert_allclose(list(result.answers["evaluation"].by_site.values()), scores)
         trained = [
             result.setup.objective.score(w, result.setup.shards.rows(i)) for i, w in enumerate(result.points)
         ]
@@ -295,7 +295,7 @@ def test_clients_evaluate_their_own_models(variant):
     for columns in zip(*([row[OWN_MODEL] for row in result.rows] for result in results[:2]), strict=True):
         assert_allclose(*columns, rtol=1e-12)
     shared = evaluate(setups[0].objective, results[0].model, setups[0].held_rows(0))
-    assert shared.correct != results[0].by_site[0] * shared.rows
+    assert shared.correct != results[0].answers["evaluation"].by_site[0] * shared.rows
 
 
 def test_a_private_client_releases_the_count_of_its_own_model():

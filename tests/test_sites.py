@@ -322,8 +322,8 @@ def test_deployed_sites_send_what_they_would_in_a_simulation(sites, tmp_path):
     known = inprocess.train(prepare(parse(sites)))
     np.testing.assert_allclose(result.information.packed, known.information.packed, rtol=1e-9, atol=1e-9)
     assert result.information.rows == 120
-    for site, table in result.scores.items():
-        np.testing.assert_allclose(table.counts, known.scores[site].counts)
+    for site, table in result.answers["evaluation"].scores.items():
+        np.testing.assert_allclose(table.counts, known.answers["evaluation"].scores[site].counts)
 
 
 class PrivateNodes(InProcessGrid):
@@ -367,8 +367,11 @@ def test_a_server_without_rows_reports_what_the_private_sites_release(sites, tmp
         charges = read_ledger(ledger).charges
         assert [charge.round for charge in charges] == [*range(1, 21), -20]
         np.testing.assert_allclose(total_cost(charges), gdp_mu(4.0, 1e-4) ** 2)
-    assert sorted(result.scores) == [0, 1, 2]
-    assert all(table.sigma == query(setup, "evaluation").sigma(site) for site, table in result.scores.items())
+    assert sorted(result.answers["evaluation"].scores) == [0, 1, 2]
+    assert all(
+        table.sigma == query(setup, "evaluation").sigma(site)
+        for site, table in result.answers["evaluation"].scores.items()
+    )
     write_run(result, tmp_path / "run")
     draw_run(tmp_path / "run")
     text = report_run(tmp_path / "run").read_text(encoding="utf-8")

@@ -214,7 +214,7 @@ def test_sites_with_different_baselines_are_scored_and_averaged_by_site(keys):
     assert setup.central.slope_at_zero == pytest.approx(slope, rel=1e-12)
     (result,) = cohort.train([setup])
     last, weights = result.rows[-1], setup.held.sizes
-    found = np.average([result.by_site[site] for site in range(3)], weights=weights)
+    found = np.average([result.answers["evaluation"].by_site[site] for site in range(3)], weights=weights)
     assert last["test_accuracy"] == last["held_out_accuracy"] == pytest.approx(found)
     assert result.summary()["test_accuracy_from"] == "clients"
 

@@ -290,7 +290,7 @@ def test_a_run_cut_off_after_its_last_evaluation_keeps_the_scores_of_the_sites(t
             if runtime is cohort
             else [train(mine, checkpoints=checkpoints)]
         )
-        found.append(result.by_site)
+        found.append(result.answers["evaluation"].by_site)
     assert found[0] == found[1] and len(found[0]) == 3
 
 
@@ -320,11 +320,11 @@ def test_every_site_finds_the_concordance_of_its_held_out_rows(tmp_path):
             rows = setup.held_rows(site)
             risk = setup.objective.predict(result.model, rows.features)
             expected = concordance(risk, *unsigned(rows.labels)).share
-            assert result.by_site[site] == pytest.approx(expected)
+            assert result.answers["evaluation"].by_site[site] == pytest.approx(expected)
     write_run(results[0], tmp_path)
     assert "held-out C-index" in report_run(tmp_path).read_text()
     private = PRIVATE | {"privacy.evaluation-share": 0.2, "evaluation.loss-bound": 5.0}
-    assert not cohort.train([run(private | {"evaluation.held-out": 0.3})])[0].by_site
+    assert not cohort.train([run(private | {"evaluation.held-out": 0.3})])[0].answers["evaluation"].by_site
 
 
 # ------------------------------------------------------------------------------------- deployed sites

@@ -239,13 +239,13 @@ def test_all_runtimes_report_the_same(keys, kind, tmp_path):
     setup = prepare(parse(of(keys | AT_SITES, kind)))
     direct, wired, arrays = inprocess.train(setup), over_the_wire(setup), cohort.train([setup])[0]
     folder = write_run(arrays, tmp_path / "run")
-    for client, table in direct.scores.items():
-        assert_array_equal(table.cells, wired.scores[client].cells)
-        assert_allclose(table.cells, arrays.scores[client].cells, rtol=1e-9)
+    for client, table in direct.answers["evaluation"].scores.items():
+        assert_array_equal(table.cells, wired.answers["evaluation"].scores[client].cells)
+        assert_allclose(table.cells, arrays.answers["evaluation"].scores[client].cells, rtol=1e-9)
         again = read_scores(folder)[client]
-        for one, other in zip(again, arrays.scores[client], strict=True):
+        for one, other in zip(again, arrays.answers["evaluation"].scores[client], strict=True):
             assert_array_equal(one, other)
-    area = together(arrays.scores.values()).auc
+    area = together(arrays.answers["evaluation"].scores.values()).auc
     assert [arrays.rows[-1][name] for name in SCORE_COLUMNS[:3]] == list(area)
     page = report_run(folder).read_text(encoding="utf-8")
     assert "Discrimination by time" in page and f"{area.value:.4f}" in page
@@ -270,7 +270,7 @@ def test_at_the_sites_without_privacy_it_is_the_table_of_all_held_out_persons(ke
     result = inprocess.train(setup)
     rows, labels = setup.dataset.features[setup.held.rows], setup.dataset.labels[setup.held.rows]
     risks = setup.objective.predict(result.model, rows)
-    found = together(result.scores.values())
+    found = together(result.answers["evaluation"].scores.values())
     assert found.rows == len(labels)
     late = np.append([500.0, 1500.0], 9e9)[np.searchsorted([500.0, 1500.0], np.abs(labels))]
     wanted = areas(risks, [500.0, 1500.0], late, (labels > 0) & (late < 9e9))
@@ -282,7 +282,9 @@ def test_a_run_that_is_resumed_has_its_counts(keys, tmp_path):
     first, again = (
         cohort.train([setup], checkpoints=Checkpoints(tmp_path, 1, setup.config))[0] for _ in range(2)
     )
-    for one, other in zip(first.scores[1], again.scores[1], strict=True):
+    for one, other in zip(
+        first.answers["evaluation"].scores[1], again.answers["evaluation"].scores[1], strict=True
+    ):
         assert_array_equal(one, other)
 
 
@@ -367,7 +369,7 @@ def test_a_run_names_the_sites_that_keep_back_their_counts(keys, caplog):
     logging.getLogger("flwr").addHandler(caplog.handler)
     result = run_strategy(setup, grid, "deployment")
     logging.getLogger("flwr").removeHandler(caplog.handler)
-    assert not result.failure and sorted(result.scores) == [0, 2]
+    assert not result.failure and sorted(result.answers["evaluation"].scores) == [0, 2]
     assert (
         "1 is not in the evaluation: error 2: this site counts no persons for evaluation.auc-times"
         in caplog.text

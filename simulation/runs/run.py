@@ -13,7 +13,6 @@ from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
-from twinflower.models.score_bins import Counted
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import EVALUATION, Plan
 from twinflower.problems.interfaces import NamedModel
@@ -72,16 +71,6 @@ class Run(Training):
     def every_answer(self) -> dict[str, Any]:
         """What clients have answered before round 1 and about models, by the name of the question."""
         return {**self.setup.answers, **self.answers}
-
-    @property
-    def scores(self) -> Mapping[int, Counted]:
-        """The clients' last counts by bin, if they count."""
-        return self.answers["evaluation"].scores if "evaluation" in self.answers else {}
-
-    @property
-    def by_site(self) -> Mapping[int, float]:
-        """Without privacy, the last model's scores on the rows that the clients hold out."""
-        return self.answers["evaluation"].by_site if "evaluation" in self.answers else {}
 
     @property
     def information(self) -> Sums | None:
@@ -185,15 +174,12 @@ class Run(Training):
         """The privacy actually spent, None without privacy. A client is charged for every round it was sampled in."""
         if self.setup.plan is None:
             return None
-        return spent(self._so_far(self.setup.plan), seeded=self.runtime != "deployment")
-
-    def _so_far(self, plan: Plan) -> Plan:
-        return plan.so_far((done.round, done.asked) for done in self.rounds)
+        return spent(_so_far(self, self.setup.plan), seeded=self.runtime != "deployment")
 
     def clients(self) -> Iterator[dict[str, Any]]:
         """The rows of clients.csv, one for each client that was asked to train or to evaluate: its rows, in how many
         rounds it was asked to train, how many of its replies were used, and what it spent (`accounts`)."""
-        plan, sizes = self.setup.plan and self._so_far(self.setup.plan), self.setup.partition.sizes
+        plan, sizes = self.setup.plan and _so_far(self, self.setup.plan), self.setup.partition.sizes
         asked, lost = asked_and_lost(self.rounds, len(sizes))
         columns: dict[str, Any] = {"rows": sizes, "asked": asked, "used": asked - lost}
         columns |= accounts(plan) if plan else {}
@@ -206,16 +192,7 @@ class Run(Training):
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
         missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment")
-        return [*warnings(self.setup), *stopped, *self._cut_off, *missed, *self.risen, *absent]
-
-    @property
-    def _cut_off(self) -> list[str]:
-        """A warning about a method that ends when it has converged, and had no round left for that."""
-        method = self.setup.method
-        if self.model is None or self.stop or self.setup.plan or not method.ends_early:
-            return []
-        path = " and there is no path" if isinstance(method, NewtonPath) else ""
-        return [f"warning: {method.name} has not converged after {self.round} rounds{path}: raise rounds"]
+        return [*warnings(self.setup), *stopped, *_cut_off(self), *missed, *self.risen, *absent]
 
     @property
     def risen(self) -> list[str]:
@@ -268,6 +245,20 @@ class Run(Training):
             "seconds": self.seconds,
             "client_updates_per_second": last.get("participants", 0) / max(self.seconds, 1e-9),
         }
+
+
+def _so_far(run: Run, plan: Plan) -> Plan:
+    """The plan of what was released so far."""
+    return plan.so_far((done.round, done.asked) for done in run.rounds)
+
+
+def _cut_off(run: Run) -> list[str]:
+    """A warning about a method that ends when it has converged, and had no round left for that."""
+    method = run.setup.method
+    if run.model is None or run.stop or run.setup.plan or not method.ends_early:
+        return []
+    path = " and there is no path" if isinstance(method, NewtonPath) else ""
+    return [f"warning: {method.name} has not converged after {run.round} rounds{path}: raise rounds"]
 
 
 def _check(setup: PreparedRun, row: dict[str, Any], x: Array, rows: list[dict[str, Any]]) -> None:
