@@ -14,11 +14,11 @@ are noticed. A table stands in a document between two marks:
     <!-- table NAME: test_accuracy, objective@10.4 range -->
     <!-- end -->
 
-with a row for every curve, and a column for every panel and every column of the metrics that is named. `@10` is the
-value after round 10 in place of the last, `.4` the number of digits (3), `.1e` the same as a power of ten, and the last
-word says what of the seeds:
-mean +- standard deviation (no word), the mean with the lowest and the highest seed (range), or the median with these
-two (median). Runs that ended without a model, because it diverged, are left out of these and counted.
+with a row for every curve, and a column for every panel and every column of the metrics that is named. `gap` is the
+objective above the lowest of its panel under the same seed. `@10` is the value after round 10 in place of the last,
+`.4` the number of digits (3), `.1e` the same as a power of ten, and the last word says what of the seeds: mean +-
+standard deviation (no word), the mean with the lowest and the highest seed (range), or the median with these two (median). Runs
+that ended without a model, because it diverged, are left out of these and counted.
 """
 
 import argparse
@@ -141,7 +141,7 @@ def _restore(run: Path, row: dict[str, str]) -> None:
 
 def table(name: str, spec: str, results: Path | None = None) -> str:
     """The Markdown of a table, from stored results."""
-    rows, wanted = stored(name, results)[1], [part.strip() for part in spec.split(",")]
+    rows, wanted = with_gaps(stored(name, results)[1]), [part.strip() for part in spec.split(",")]
     panels = list(dict.fromkeys(row["panel"] for row in rows))
     heads = [_head(panel, part, len(wanted) == 1) for panel in panels for part in wanted]
     lines = ["| " + " | ".join(["", *heads]).strip() + " |", "|---" * (len(heads) + 1) + "|"]
@@ -150,6 +150,23 @@ def table(name: str, spec: str, results: Path | None = None) -> str:
         cells = [_cell(found, part) for found in own for part in wanted]
         lines.append("| " + " | ".join([curve, *cells]) + " |")
     return "\n".join(lines) + "\n"
+
+
+def with_gaps(rows: Rows) -> Rows:
+    """The lines with a further column gap, the objective minus the lowest of the same panel and seed."""
+    lowest: dict[tuple[str, str], float] = {}
+    for row in rows:
+        run = row["panel"], row["seed"]
+        lowest[run] = min(lowest.get(run, np.inf), float(row.get("objective") or np.inf))
+
+    def gap(row: dict[str, str]) -> str:
+        return (
+            f"{float(row['objective']) - lowest[row['panel'], row['seed']]:.6g}"
+            if row.get("objective")
+            else ""
+        )
+
+    return [row | {"gap": gap(row)} for row in rows]
 
 
 def _head(panel: str, part: str, alone: bool) -> str:

@@ -73,6 +73,12 @@ def test_a_table_is_means_and_spreads_of_seeds(tmp_path, monkeypatch):
     ]
 
 
+def test_a_gap_is_above_the_lowest_objective_of_the_same_panel_and_seed():
+    lines = [("a", "0", "3"), ("a", "0", "1"), ("a", "1", "0.5"), ("b", "0", "7"), ("a", "0", "")]
+    rows = [dict(zip(("panel", "seed", "objective"), line, strict=True)) for line in lines]
+    assert [row["gap"] for row in tables.with_gaps(rows)] == ["2", "0", "0", "0", ""]
+
+
 def test_a_curve_without_the_setting_on_the_axis_has_its_label_for_a_row(tmp_path):
     (tmp_path / "made.toml").write_text(
         'x = "epsilon"\nends = true\n[run]\nlocal.batch-size = 0\n'

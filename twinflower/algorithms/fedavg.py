@@ -12,8 +12,8 @@ client keeps     nothing
        receives  x0 (..., d)
        sends     x (..., d), and its number of local steps Q
 server keeps     x0 (..., d), v or its last movement (..., d), and with memory every client's G_i (..., N, d)
-A client that does not reply is left out of the mean. With F = sum_i (N_i/N) f_i (weighting = "rows") the mean over the
-replies is weighted by N_i: this is the parallel restarted SGD that Ye 2021 compares with.
+A client that does not reply is left out of the mean, or stays in it with its last G_i. With F = sum_i (N_i/N) f_i
+(weighting = "rows") the mean is weighted by N_i: this is the parallel restarted SGD that Ye 2021 compares with.
 
 Server momentum is FedAvgM of Hsu et al. (2019) with a server step of 1: without h, v <- beta v + (x0 - mean x) and
 x0 <- x0 - v are the line above. In this form the prox has the same fixed points as without momentum. It adds momentum
