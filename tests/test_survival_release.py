@@ -66,10 +66,10 @@ def run(changes=None, data=None):
 @pytest.mark.parametrize("changes", [{}, PRIVATE])
 def test_messages_and_arrays_count_the_same(changes):
     setup = run(changes)
-    own = cohort.train([setup])[0].setup.persons
+    own = cohort.train([setup])[0].setup.answers["survival"]
     assert own.keys() == {0, 1, 2}
     for train in (inprocess.train, over_the_wire):
-        other = train(setup).setup.persons
+        other = train(setup).setup.answers["survival"]
         for client, table in own.items():
             assert_array_equal(other[client].cells, table.cells)
             assert (other[client].rows, other[client].sigma) == (table.rows, table.sigma)
@@ -77,7 +77,7 @@ def test_messages_and_arrays_count_the_same(changes):
 
 def test_without_privacy_the_counts_are_those_of_all_persons():
     setup = run()
-    found = SurvivalTable.together(cohort.train([setup])[0].setup.persons.values())
+    found = SurvivalTable.together(cohort.train([setup])[0].setup.answers["survival"].values())
     assert_array_equal(found.cells, query(setup, "survival").grid.counts(persons().labels))
     assert (found.rows, found.sigma) == (600, 0.0)
 
@@ -88,7 +88,8 @@ def test_single_precision_counts_the_same():
     data = replace(data, labels=np.sign(data.labels) * (np.floor(np.abs(data.labels) / 30.1) + 1) * 30.1)
     keys = {"evaluation.survival-curve": "40 x 30.1", "rounds": 1}
     double, single = (
-        cohort.train([run(keys | {"precision": own}, data)])[0].setup.persons for own in ("double", "single")
+        cohort.train([run(keys | {"precision": own}, data)])[0].setup.answers["survival"]
+        for own in ("double", "single")
     )
     for client in range(3):
         assert_array_equal(single[client].cells, double[client].cells)
@@ -97,10 +98,12 @@ def test_single_precision_counts_the_same():
 def test_every_seed_has_noise_of_its_own_and_the_same_alone():
     setups = [replace_seed(run(PRIVATE), seed) for seed in (0, 1)]
     together = cohort.train(setups)
-    assert not np.allclose(together[0].setup.persons[0].cells, together[1].setup.persons[0].cells)
+    assert not np.allclose(
+        together[0].setup.answers["survival"][0].cells, together[1].setup.answers["survival"][0].cells
+    )
     for setup, result in zip(setups, together, strict=True):
-        alone = cohort.train([setup])[0].setup.persons
-        assert_array_equal(alone[0].cells, result.setup.persons[0].cells)
+        alone = cohort.train([setup])[0].setup.answers["survival"]
+        assert_array_equal(alone[0].cells, result.setup.answers["survival"][0].cells)
 
 
 def replace_seed(setup, seed):
@@ -110,7 +113,7 @@ def replace_seed(setup, seed):
 def test_a_run_without_a_curve_counts_nothing(tmp_path):
     result = inprocess.train(run({"evaluation.survival-curve": ""}))
     write_run(result, tmp_path)
-    assert not result.setup.persons
+    assert "survival" not in result.setup.answers
     assert not (tmp_path / "survival.csv").exists()
     assert "Survival" not in report_run(tmp_path).read_text()
 
@@ -199,7 +202,7 @@ def test_the_noise_is_as_large_as_planned():
     squares = size = 0.0
     for seed in range(40):
         setup = replace_seed(run(PRIVATE), seed)
-        for client, table in setup.first.simulated().persons.items():
+        for client, table in setup.first.simulated().answers["survival"].items():
             rows = setup.dataset.labels[setup.partition.of(client)]
             squares += float((((table.cells - exact.counts(rows)) / table.sigma) ** 2).sum())
             size += exact.cells
@@ -227,7 +230,7 @@ def test_the_folder_holds_the_curves(tmp_path, changes):
     with (tmp_path / "survival.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["client"] == "all"]
     assert {row["site"] for row in rows} == {"all"}
-    curve = SurvivalTable.together(result.setup.persons.values()).curve()
+    curve = SurvivalTable.together(result.setup.answers["survival"].values()).curve()
     assert_allclose([float(row["survival"]) for row in rows], curve.survival)
     assert_allclose([float(row["low"]) for row in rows], curve.low)
     read = SurvivalTable.together(read_persons(tmp_path).values())
@@ -255,7 +258,9 @@ def test_every_output_says_which_estimate_it_is(tmp_path, estimate, words):
     assert {row["estimate"] for row in csv.DictReader(path.read_text().splitlines())} == {estimate}
     page = report_run(tmp_path).read_text()
     assert words in page and f"{estimate.title()} estimate. The band is" in page
-    assert all(own.actuarial == (estimate == "actuarial") for own in result.setup.persons.values())
+    assert all(
+        own.actuarial == (estimate == "actuarial") for own in result.setup.answers["survival"].values()
+    )
     path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
     assert not any(own.actuarial for own in read_persons(tmp_path).values())
 
@@ -274,8 +279,8 @@ def test_a_run_that_was_cut_off_keeps_its_counts(tmp_path, changes):
         assert cut_off(mine, folder, number, after, 2)
         found = inprocess.train(mine, checkpoints=Checkpoints(folder, 2))
         equal(found, expected)
-        for client, table in expected.setup.persons.items():
-            assert_array_equal(found.setup.persons[client].cells, table.cells)
+        for client, table in expected.setup.answers["survival"].items():
+            assert_array_equal(found.setup.answers["survival"][client].cells, table.cells)
 
 
 @pytest.mark.parametrize("runtime", [inprocess, cohort])
@@ -300,13 +305,15 @@ def test_sites_without_events_and_without_censoring(tmp_path):
     labels = np.abs(data.labels)
     labels[: SIZES[0]] *= -1
     result = inprocess.train(run(data=replace(data, labels=labels)))
-    assert_array_equal(result.setup.persons[0].curve().survival, 1.0)
-    assert result.setup.persons[2].cells[8:16].sum() == 0
+    assert_array_equal(result.setup.answers["survival"][0].curve().survival, 1.0)
+    assert result.setup.answers["survival"][2].cells[8:16].sum() == 0
     write_run(result, tmp_path)
     page = report_run(tmp_path).read_text()
     assert "not reached" in page and "inf to" not in page
     censored = inprocess.train(run(data=replace(data, labels=-np.abs(labels))))
-    assert math.isinf(SurvivalTable.together(censored.setup.persons.values()).curve().median().value)
+    assert math.isinf(
+        SurvivalTable.together(censored.setup.answers["survival"].values()).curve().median().value
+    )
 
 
 # ----------------------------------------------------------------------------------- concordance by site
@@ -392,8 +399,10 @@ def test_nodes_with_tables_of_their_own_count_the_same(tmp_path):
     setup = prepare(parse(keys))
     config, nodes = at_sites(setup)
     nodes = [own | {"survival-rows": 1, "survival-cell": 1} for own in nodes]
-    found = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess").setup.persons
-    for client, table in cohort.train([setup])[0].setup.persons.items():
+    found = run_strategy(prepare(config), Deployed(config.items(), *nodes), "inprocess").setup.answers[
+        "survival"
+    ]
+    for client, table in cohort.train([setup])[0].setup.answers["survival"].items():
         assert_array_equal(found[client].cells, table.cells)
         assert found[client].rows == table.rows
 
@@ -408,8 +417,8 @@ def test_private_ranges_and_a_curve_are_one_release(private, tmp_path):
     one, other = cohort.train([setup])[0], inprocess.train(setup)
     assert one.setup.ranges == other.setup.ranges
     assert_allclose(one.model, other.model, rtol=1e-9)
-    for client, table in one.setup.persons.items():
-        assert_array_equal(other.setup.persons[client].cells, table.cells)
+    for client, table in one.setup.answers["survival"].items():
+        assert_array_equal(other.setup.answers["survival"][client].cells, table.cells)
         counts = setup.first.counts_of(client)
         assert counts.release.sensitivity == pytest.approx(2.0)  # of two histograms
         if not private:
@@ -435,7 +444,7 @@ def test_a_site_charges_its_persons_to_its_ledger(tmp_path):
     result = run_strategy(prepare(config), grid, "deployment")
     assert not result.failure
     exact = setup.first.counts_of(0).parts[0].counts()
-    assert np.abs(result.setup.persons[0].cells - exact).min() > 0
+    assert np.abs(result.setup.answers["survival"][0].cells - exact).min() > 0
     site = read_site({"partition-id": 0, "num-partitions": 3} | policy[0] | nodes[0])
     charges = client_app.site_guard(setup, site, "2").ledger.charges()
     assert [charge.round for charge in charges] == [0, 1, 2, 3]

@@ -19,7 +19,6 @@ from twinflower.data.sets import Data
 from twinflower.errors import SettingError
 from twinflower.known_objectives import COUNTING, SURVIVAL, ObjectiveSettings, with_weights
 from twinflower.models.inputs import Inputs
-from twinflower.models.survival import SurvivalTable
 from twinflower.privacy.plan import Plan
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.discrete_cox import CoxObjective, interval_ends
@@ -29,7 +28,6 @@ from twinflower.problems.topologies import Neighbours
 from twinflower.queries import asked, first_of
 from twinflower.queries.first import First
 from twinflower.queries.query import ModelQuery, SiteQuery
-from twinflower.queries.survival import SurvivalCurve
 from twinflower.randomness import stream
 from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
@@ -77,11 +75,6 @@ class PreparedRun:
         return asked(self)
 
     @property
-    def persons(self) -> Mapping[int, SurvivalTable]:
-        """The persons of every client by the cells of a survival curve, once they are counted."""
-        return self.answers.get(SurvivalCurve.name, {})
-
-    @property
     def model_queries(self) -> list[ModelQuery]:
         """Those of these that are about models."""
         return [query for query in self.queries if isinstance(query, ModelQuery)]
@@ -115,30 +108,8 @@ class PreparedRun:
             )
         shards = replace(shards, groups=data.groups)
         if self.method.num_folds:
-            shards = replace(shards, folds=self.folds(self.method.num_folds))
+            shards = replace(shards, folds=fold_numbers(self, self.method.num_folds))
         return shards.prepared(self.objective)
-
-    def folds(self, count: int) -> Index:
-        """The number of the fold of each row (rows,), -1 for a row of no client, if every client divides its rows into
-        `count` folds of equal sizes, up to one row or, with groups, of equal numbers of groups, of which each is in one
-        fold.
-
-        They are drawn from ("folds", client) whatever the run's seed is: a server that chose one could ask about folds
-        that differ by single rows. SettingError if a client has fewer rows, or groups, than folds.
-        """
-        found, groups = np.full(len(self.dataset.labels), -1), self.dataset.groups
-        clients = range(self.partition.num_clients) if self.config.data.name != OWN else [self.site]
-        for client in clients if len(found) else ():
-            drawn = stream(0, "folds", client, 1).permutation(self.rows_of(client))
-            rows, places = together(drawn, None if groups is None else groups[drawn])
-            parts = np.array_split(np.arange(places[-1] + 1), count)
-            if not len(parts[-1]):
-                raise SettingError(
-                    f"{count} folds need {count} rows, or groups of a group column, at every client; one has "
-                    f"{places[-1] + 1}: take fewer folds"
-                )
-            found[rows] = np.repeat(np.arange(count), list(map(len, parts)))[places]
-        return found
 
     @cached_property
     def reference_rows(self) -> Array:
@@ -205,6 +176,29 @@ class PreparedRun:
         """The same run with its clients' state on disk, in this folder unless the configuration names another one."""
         state_dir = self.config.output.state_dir or str(folder)
         return replace(self, config=self.config.put({"output.state-dir": state_dir}))
+
+
+def fold_numbers(setup: PreparedRun, count: int) -> Index:
+    """The number of the fold of each row (rows,), -1 for a row of no client, if every client divides its rows into
+    `count` folds of equal sizes, up to one row or, with groups, of equal numbers of groups, of which each is in one
+    fold.
+
+    They are drawn from ("folds", client) whatever the run's seed is: a server that chose one could ask about folds
+    that differ by single rows. SettingError if a client has fewer rows, or groups, than folds.
+    """
+    found, groups = np.full(len(setup.dataset.labels), -1), setup.dataset.groups
+    clients = range(setup.partition.num_clients) if setup.config.data.name != OWN else [setup.site]
+    for client in clients if len(found) else ():
+        drawn = stream(0, "folds", client, 1).permutation(setup.rows_of(client))
+        rows, places = together(drawn, None if groups is None else groups[drawn])
+        parts = np.array_split(np.arange(places[-1] + 1), count)
+        if not len(parts[-1]):
+            raise SettingError(
+                f"{count} folds need {count} rows, or groups of a group column, at every client; one has "
+                f"{places[-1] + 1}: take fewer folds"
+            )
+        found[rows] = np.repeat(np.arange(count), list(map(len, parts)))[places]
+    return found
 
 
 @lru_cache(maxsize=2)

@@ -14,7 +14,7 @@ from twinflower.sums.plan import SumPlan
 
 from ..runs.central import weighted
 from ..runs.method import through_sums, with_sizes
-from ..runs.setup import PreparedRun
+from ..runs.setup import PreparedRun, fold_numbers
 
 
 def held_out(setup: PreparedRun, share: float) -> tuple[PreparedRun, Batch]:
@@ -28,8 +28,8 @@ def held_out(setup: PreparedRun, share: float) -> tuple[PreparedRun, Batch]:
 
 
 def folds(setup: PreparedRun, count: int) -> list[tuple[PreparedRun, Batch]]:
-    """For each of `count` folds (`PreparedRun.folds`), the set-up on the other rows, and the fold's rows as in F."""
-    numbers = setup.folds(count)
+    """For each of `count` folds (`fold_numbers`), the set-up on the other rows, and the fold's rows as in F."""
+    numbers = fold_numbers(setup, count)
     rows = [setup.partition.of(client) for client in range(setup.partition.num_clients)]
     return [
         _held(setup, [r[numbers[r] != fold] for r in rows], [r[numbers[r] == fold] for r in rows])
