@@ -17,8 +17,8 @@ are noticed. A table stands in a document between two marks:
 with a row for every curve, and a column for every panel and every column of the metrics that is named. `gap` is the
 objective above the lowest of its panel under the same seed. `@10` is the value after round 10 in place of the last,
 `.4` the number of digits (3), `.1e` the same as a power of ten, and the last word says what of the seeds: mean +-
-standard deviation (no word), the mean with the lowest and the highest seed (range), or the median with these two (median). Runs
-that ended without a model, because it diverged, are left out of these and counted.
+standard deviation (no word), the mean with the lowest and the highest seed (range), or the median with these two
+(median). Runs that ended without a model, because it diverged, are left out of these and counted.
 """
 
 import argparse

@@ -107,6 +107,26 @@ def test_without_relaxation_and_with_all_clients_it_is_fedpdm():
     assert_allclose(mine, x0_of(FedPDM(L1(0.01), rho=0.4, **SAME)), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("schedule", [FULL, LONG])
+def test_with_full_reflection_it_is_fedsplit(schedule):
+    """Pathak and Wainwright 2020, Algorithm 1: z_i <- z_i + 2 (prox_i(2 x - z_i) - x), x <- mean z_i, where prox_i
+    takes gradient steps from x. Exact ones end at the optimum."""
+    shards, objective = convex_problem()
+    eta, start = 2.5, np.linspace(-1, 1, objective.d)
+    algorithm = FedDR(ZERO, eta=eta, alpha=2.0, step_size=0.5)
+    x, z = start, np.tile(start, (N, 1))
+    for t, at in enumerate(run(algorithm, shards, objective, schedule, 40, start=start), 1):
+        for i in range(N):
+            half, centre = x, 2 * x - z[i]
+            for rows in schedule.batches(shards, i, 0, t):
+                half = half - 0.5 * (objective.grad(half, rows) + (half - centre) / eta)
+            z[i] += 2 * (half - x)
+        x = z.mean(0)
+        assert_allclose(at.server.x0, x, rtol=0, atol=1e-11)
+    if schedule is LONG:
+        assert_allclose(x, central_optimum(objective, ZERO, shards.everyone()), rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.9])
 def test_one_client_with_exact_minima_is_douglas_rachford_splitting(alpha):
     """Both proximal operators exact (SciPy), y <- y + alpha (prox_h(2 prox_f(y) - y) - prox_f(y))."""
@@ -301,8 +321,8 @@ def test_sums_give_the_iterates_of_the_method():
     [
         ({"eta": 0.0}, "eta must be above 0; got 0.0"),
         ({"eta": 0.2}, "1/eta \\* step-size must be below 2"),
-        ({"alpha": 0.0}, "alpha must be above 0 and below 2; got 0.0"),
-        ({"alpha": 2.0}, "alpha must be above 0 and below 2; got 2.0"),
+        ({"alpha": 0.0}, "alpha must be above 0 and at most 2; got 0.0"),
+        ({"alpha": 2.1}, "alpha must be above 0 and at most 2; got 2.1"),
         ({"alpha": math.nan}, "alpha must be"),
         ({"local_start": "cold"}, "local-start must be one of server, warm; got 'cold'"),
         ({"privacy": "public-state", "stopping_tolerance": 0.1}, "stopping-tolerance must be 0"),

@@ -22,6 +22,8 @@ h = 0 each move of x0 tends to 2 - alpha times the one before it.
 
 Relations. With N = 1 and exact minima it is relaxed Douglas-Rachford splitting of f + h. With alpha = 1 it is FedADMM
 with rho = 1/eta, also for sampled clients: y_i = x0 - dual_i/rho, and xhat_i = x_i + dual_i/rho for the next dual.
+With alpha = 2, all clients and h = 0 it is FedSplit (Pathak and Wainwright, NeurIPS 2020, Algorithm 1), which is
+Peaceman-Rachford splitting with z_i = xhat_i and s = eta. It need not converge unless all f_i are strongly convex.
 
 The paper asks all clients for prox_{eta f_i}(start) before round 1, which first_round = "all" can add, and bounds the
 error of x_i, where this class counts steps or has FedPDM's stopping rule (Li 2023 (11)). Its authors' program has alpha
@@ -49,13 +51,13 @@ from .messages import Upload
 @dataclass(frozen=True)
 class FedDR(TracksMean):
     """FedDR with FedAvg's settings (`missing` has no effect: an entry that nobody sent does not change), FedPDM's
-    stopping_tolerance and local_start, eta > step_size/2, the step of both prox, and 0 < alpha < 2, the relaxation."""
+    stopping_tolerance and local_start, eta > step_size/2, the step of both prox, and 0 < alpha <= 2, the relaxation."""
 
     name: ClassVar[str] = "feddr"
     title: ClassVar[str] = "FedDR: Douglas-Rachford splitting with relaxation, differences as messages"
 
     eta: Annotated[float, Setting("step of the proximal operators", above(0))] = 10.0
-    alpha: Annotated[float, Setting("relaxation", Rule("above 0 and below 2", lambda v: 0 < v < 2))] = 1.0
+    alpha: Annotated[float, Setting("relaxation", Rule("above 0 and at most 2", lambda v: 0 < v <= 2))] = 1.0
     stopping_tolerance: StoppingTolerance = 0.0
     local_start: LocalStart = "server"
 
