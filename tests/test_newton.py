@@ -51,6 +51,7 @@ from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
+from twinflower.simulation.runtimes.rehearsal import node_config
 from twinflower.simulation.settings import parse
 from twinflower.survival_labels import signed
 
@@ -511,6 +512,29 @@ def test_a_site_decides_whether_it_sends_score_and_information(policy, why):
         return
     with pytest.raises(SettingError, match=why):
         client_app._check_policy(setup, site)
+
+
+@pytest.mark.parametrize("algorithm", ["newton", "fedavg"])
+def test_a_rehearsal_allows_a_survival_model_with_few_events_in_an_interval(algorithm, tmp_path):
+    """As a simulation does; a site whose config has no survival-cell refuses it."""
+    for site in range(3):
+        rows = [f"{20 + 3 * k % 60},{1 + k * 29 % 900},{k % 7 == 0:d}" for k in range(40)]
+        (tmp_path / f"{site}.csv").write_text("\n".join(["age,days,died", *rows, ""]))
+    (tmp_path / "schema.toml").write_text(
+        '[label]\ncolumn = "days"\nevent = "died"\ntimes = [1, 1000]\n[columns]\nage = { range = [20, 80] }\n'
+    )
+    keys = {
+        "data.name": "tables", "data.files": str(tmp_path / "*.csv"), "data.schema": str(tmp_path / "schema.toml"),
+        "data.row-scaling": "all", "algorithm": algorithm, "rounds": 9, "objective.name": "discrete-cox",
+        "objective.intervals": "3 x 300", "regulariser.name": "none", "evaluation.standard-errors": True,
+    }  # fmt: skip
+    setup = prepare(parse(keys))
+    allowed = {key.replace("-", "_"): value for key, value in node_config(setup).items()}
+    for site in range(3):
+        client_app._check_policy(setup, Site(site, 3, **allowed))
+    rows = {key: value for key, value in allowed.items() if not key.startswith("survival")}
+    with pytest.raises(SettingError, match="5 events or none"):
+        client_app._check_policy(setup, Site(0, 3, **rows))
 
 
 def test_answers_are_counted_over_runs(tmp_path):

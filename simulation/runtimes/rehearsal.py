@@ -23,6 +23,7 @@ from twinflower.data.sets import Data, OwnData, TableData
 from twinflower.data.sites import schema_to_read
 from twinflower.data.tables import read_rows, table_files
 from twinflower.errors import RunError, require
+from twinflower.queries.exact_sums import allowing
 
 from ..results import names
 from ..runs.identity import make_key
@@ -219,7 +220,8 @@ def node_config(setup: PreparedRun) -> dict[str, Value]:
         own |= {"protects": plan.unit.kind, "group-size": plan.unit.size}
     else:
         own = {key: value for query in setup.queries for key, value in query.allowing.items()}
-        own |= {"newton-rows": 1, "newton-rows-per-parameter": 1.0} if setup.method.sends_sums else {}
+        if setup.method.sends_sums:
+            own |= {**allowing(setup.objective, "newton-rows"), "newton-rows-per-parameter": 1.0}
         folds = setup.method.num_folds
         own |= {"newton-folds": folds, "newton-rounds": 10**6} if folds else {}
     if isinstance(config.data, Data) and config.data.dir:

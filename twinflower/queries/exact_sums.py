@@ -90,6 +90,11 @@ def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) ->
         _check_part(run, site, part, key, each, f"{what} for a fold", remedy)
 
 
+def allowing(objective: Any, key: str) -> dict[str, Any]:
+    """The entries of a node config that allow these sums with the key `key`, of however few rows and events."""
+    return {key: 1, **({"survival-rows": 1, "survival-cell": 1} if isinstance(objective, DiscreteCox) else {})}
+
+
 def _check_part(run: Any, site: Any, training: Batch, key: str, each: float, what: str, remedy: str) -> None:
     """Raise SettingError unless exact sums over these rows are allowed."""
     least, d = getattr(site, snake(key)), run.objective.d

@@ -28,7 +28,7 @@ from ..problems.losses import UNBOUNDED, BoundedLikelihood, Likelihood
 from ..problems.objectives import LOSSES, LinearModel, LinearObjective
 from ..settings import Setting
 from ..wire import doubles, packed
-from .exact_sums import check_exact_sums
+from .exact_sums import allowing, check_exact_sums
 from .first import noisiest
 from .model_question import ModelQuestion, Sent, SiteAnswer
 from .query import FRACTION_OF_BUDGET, Answers, ModelQuery, Run
@@ -260,7 +260,7 @@ class StandardErrors(ModelQuery):
     @property
     def allowing(self) -> Mapping[str, Any]:
         """See `SiteQuery`."""
-        return {"standard-error-rows": 1}
+        return allowing(self.run.objective, "standard-error-rows")
 
     # --- before the run
 
