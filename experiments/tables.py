@@ -36,12 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
+from twinflower.simulation.experiment_files import load_toml
 from twinflower.simulation.report.figures import draw_experiment
 from twinflower.simulation.results import names
 from twinflower.simulation.results.folder import run_folder
 from twinflower.simulation.results.reading import read_rows
 from twinflower.simulation.settings.columns import COLUMNS, CURVE, EXTRA_COLUMNS
-from twinflower.simulation.settings.experiment import Curve, Experiment, load_toml, read_experiment
+from twinflower.simulation.settings.experiment import Curve, Experiment, read_experiment
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "experiments" / "results"

@@ -9,10 +9,11 @@ from twinflower.decimals import whole
 from twinflower.errors import DataError, RunError, SettingError, require
 from twinflower.settings import Value, nearest
 
+from .experiment_files import load_toml
 from .report.console import say
 from .results.files import write_text
 from .settings import completed, parse_text
-from .settings.experiment import Experiment, load_toml, read_experiment
+from .settings.experiment import Experiment, read_experiment
 
 if TYPE_CHECKING:
     from .report.study import Case

@@ -10,14 +10,14 @@ from twinflower.problems.penalties import REGULARISERS
 from twinflower.problems.topologies import TOPOLOGIES
 from twinflower.sparsifiers import SPARSIFIERS
 
+from .experiment_files import shipped, title_of
 from .report.console import say, titled
 from .runtimes import RUNTIMES
-from .settings.experiment import shipped, title_of
-from .settings.sections import PRIVACY
 
 _CHOICES: dict[str, Iterable[str]] = {
     "partition.name": PARTITIONERS, "objective.name": OBJECTIVES, "regulariser.name": REGULARISERS,
-    "privacy.mode": PRIVACY, "topology.name": TOPOLOGIES, "uplink": SPARSIFIERS, "runtime": RUNTIMES,
+    "privacy.mode": dict.fromkeys(mode for method in ALGORITHMS.values() for mode in method.modes),
+    "topology.name": TOPOLOGIES, "uplink": SPARSIFIERS, "runtime": RUNTIMES,
 }  # fmt: skip
 
 

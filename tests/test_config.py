@@ -15,6 +15,7 @@ from problems import VARIANTS, run_config, small
 from twinflower.algorithms import ALGORITHMS
 from twinflower.errors import SettingError
 from twinflower.settings import Setting, above, build, changed, check_settings, kebab, settings_of, snake
+from twinflower.simulation.experiment_files import title_of
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import check, parse, parse_run_config, parse_text, reference
 from twinflower.simulation.settings.catalogue import (
@@ -26,7 +27,7 @@ from twinflower.simulation.settings.catalogue import (
     Declared,
     keys_of,
 )
-from twinflower.simulation.settings.experiment import read_experiment, title_of
+from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.settings.reader import to_tables, to_toml, toml_lines
 
 ROOT = Path(__file__).parent.parent

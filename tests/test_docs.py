@@ -19,9 +19,9 @@ from twinflower.settings import settings_of
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.app.site import Site
 from twinflower.simulation.cli import app
+from twinflower.simulation.experiment_files import load_toml
 from twinflower.simulation.settings import completed
 from twinflower.simulation.settings.catalogue import SECTIONS
-from twinflower.simulation.settings.experiment import load_toml
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 

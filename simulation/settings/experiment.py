@@ -30,16 +30,15 @@ import hashlib
 import itertools
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from twinflower.errors import SettingError, cause, require
+from twinflower.errors import SettingError, require
 from twinflower.settings import Value, alike, kebab
 
+from ..experiment_files import load_toml, title_in
 from .catalogue import SECTIONS
 from .columns import COLUMNS, CURVE, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, configured
@@ -172,54 +171,6 @@ def _check_places(path: Path, raw: dict[str, Any]) -> None:
         )
 
 
-def load_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file; SettingError if it cannot be read."""
-    try:
-        return tomllib.loads(_text_of(path))
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"{path} is not valid TOML: {error}") from None
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read the experiment file {path}: {cause(error)}{_meant(path)}") from None
-
-
-def _meant(path: Path) -> str:
-    """For the name of an experiment in place of its file, or nearly its name: that file, or where it would be."""
-    known = {own.stem: own for own in shipped()}
-    files = [Path(f"{path}.toml"), *(known[name] for name in get_close_matches(path.stem, known, 1))]
-    elsewhere = "; the experiments that come with Twinflower are in the folder experiments of its source"
-    return next(
-        (f"; did you mean {file}?" for file in files if file.is_file()), "" if path.suffix else elsewhere
-    )
-
-
-def shipped() -> list[Path]:
-    """The experiments that come with Twinflower: those in the working folder's `experiments`, or else beside the source
-    that is running; a wheel has none."""
-    folders = Path("experiments"), Path(__file__).resolve().parents[2] / "experiments"
-    return next((files for folder in folders if (files := sorted(folder.glob("*.toml")))), [])
-
-
-def title_of(path: Path) -> str:
-    """The title of an experiment file, whose settings are not looked at.
-
-    It stands before the first table. Only that part is parsed, or the whole file if the part is cut within a value.
-    """
-    head, *_ = re.split(r"^\[", _text_of(path), maxsplit=1, flags=re.M)
-    try:
-        return _title(path, tomllib.loads(head))
-    except tomllib.TOMLDecodeError:
-        return _title(path, load_toml(path))
-
-
-def _title(path: Path, raw: Mapping[str, Any]) -> str:
-    return str(raw.get("title", path.stem))
-
-
 def _swept(raw: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], dict[str, Any]]]:
     """The curve, or one copy for each combination of values of its sweep, with these values by their keys."""
     sweep = raw.get("sweep")
@@ -313,7 +264,7 @@ def _assemble(
     axes["centre"] = raw.get("centre", "mean")
     if axes["centre"] not in CENTRES:
         raise SettingError(f"centre must be {' or '.join(CENTRES)}; got {axes['centre']!r}")
-    return Experiment(path.stem, _title(path, raw), curves, list(seeds), **axes, **text)
+    return Experiment(path.stem, title_in(path, raw), curves, list(seeds), **axes, **text)
 
 
 def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:

@@ -42,12 +42,13 @@ from twinflower.errors import SettingError, require
 from twinflower.problems.interfaces import Batch
 from twinflower.settings import check_choice
 
+from ..experiment_files import load_toml
 from ..runs.run import Run
 from ..runs.setup import PreparedRun, prepare, prepare_seeds
 from ..runtimes import cohort
 from ..settings import Config, Value
 from ..settings.config import configured
-from ..settings.experiment import CURVE_WORDS, combinations, load_toml, read_experiment, settings_in
+from ..settings.experiment import CURVE_WORDS, combinations, read_experiment, settings_in
 from ..settings.reader import (
     chosen,
     counting_words,
