@@ -152,9 +152,9 @@ def release_run(folder: Path, run: str) -> None:
         say(f"released epsilon {epsilon:.4g} of run {run} in {name}; what it spent stays spent")
 
 
-def check_site(node_config: str, run_config: Path | None, number: str) -> None:
+def check_site(node_config: str, run_config: Path | None, number: str, allowed: Path | None) -> None:
     """Print what is right about a node; DataError with all that is not, if there is anything."""
-    from .app.node_check import check_node
+    from .app.node_check import allowed_apps, check_node
 
     right, wrong = check_node(
         node_config, dict(completed(load_toml(run_config))) if run_config else None, number
@@ -162,6 +162,8 @@ def check_site(node_config: str, run_config: Path | None, number: str) -> None:
     say(*right)
     if wrong:
         raise DataError("\n       ".join(wrong))
+    if allowed:
+        say(allowed_apps(allowed))
 
 
 def show_coefficients(

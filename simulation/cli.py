@@ -15,7 +15,7 @@ from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
 from .commands import Commands, DataDir, Force, Out, Set, end, in_groups, output, sections, status_of
 from .model_commands import coefficients, path, refit
 from .runtimes import RUNTIMES
-from .site_commands import check_node, identity, ledger, schema
+from .site_commands import check_node, identity, ledger, node, schema
 from .streams import lose_nothing
 
 app = typer.Typer(
@@ -388,6 +388,7 @@ def audit_(
 
 for command in (path, refit, coefficients, schema, identity, check_node, ledger):
     app.command(command.__name__.replace("_", "-"))(command)
+app.command(context_settings={"ignore_unknown_options": True})(node)
 in_groups(app)
 
 

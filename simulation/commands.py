@@ -17,7 +17,7 @@ _GROUPS = {
     "Results": ("figure", "report", "compare", "status", "predict", "coefficients", "table-one"),
     "Data": ("schema",),
     "Privacy": ("privacy", "audit", "ledger"),
-    "Sites": ("deploy", "check-node", "identity"),
+    "Sites": ("deploy", "check-node", "identity", "node"),
 }
 
 

@@ -72,11 +72,37 @@ def check_node(
             "many sites there are"
         ),
     ] = "",
+    allowed: Annotated[
+        Path | None, typer.Option(help="also show the apps that `twinflower node --allowed FILE` runs")
+    ] = None,
 ) -> None:
     """Check a node's config, table, ledger and keys before it joins."""
     from .arguments import check_site
 
-    check_site(node_config, run_config, number)
+    check_site(node_config, run_config, number, allowed)
+
+
+def node(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="options of flower-supernode; or allow APP, to allow an app: its folder, or a bundle (.fab)",
+            metavar="[allow APP | OPTIONS]",
+        ),
+    ],
+    allowed: Annotated[
+        Path, typer.Option(help="the list of allowed apps", show_default="~/.twinflower/allowed-apps")
+    ] = Path("~/.twinflower/allowed-apps"),
+) -> None:
+    """Run a SuperNode that refuses every app but those that were allowed, by the hashes of their bundles."""
+    from .app.allowed_apps import allow, run_node
+    from .report.console import say
+
+    if words[0] == "allow":
+        require(len(words) == 2, "allow takes one APP, the folder of an app or a bundle")
+        say(f"allowed: {allow(Path(words[1]), allowed)}")
+    else:
+        run_node(words, allowed)
 
 
 def ledger(

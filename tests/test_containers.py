@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 import yaml
 
+from twinflower.simulation.app.allowed_apps import allow
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.reading import read_summary
 from twinflower.simulation.runtimes.flower import (
@@ -36,6 +37,21 @@ def read(name):
 def command(service):
     role = service["build"]["args"]["ROLE"]
     return f"flower-{role}", service["command"]
+
+
+def started(service):
+    """The program of a service, and its words; the options after those of `twinflower node` are Flower's."""
+    program, words = command(service)
+    entry = service.get("entrypoint", [program])
+    return [command_of(entry[0]), *entry[1:], *words]
+
+
+def test_every_site_runs_allowed_apps_only():
+    for name in FILES:
+        for service in read(name)["services"].values():
+            is_site = service["build"]["args"]["ROLE"] == "supernode"
+            entry = ["twinflower", "node", "--allowed=/app/allowed-apps"]
+            assert service.get("entrypoint") == (entry if is_site else None)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -128,8 +144,7 @@ def test_the_commands_work_without_containers():
         home, (port,) = place.home, free_ports(1)
         make_certificates(home)
         server = {"/run/secrets": home, "/app/state": home, "0.0.0.0": "127.0.0.1", "8000": port}
-        program, words = command(services["superlink"])
-        place.keep("superlink", [command_of(program), *translated(words, server)])
+        place.keep("superlink", translated(started(services["superlink"]), server))
         place.await_port(port)
         write_connection(home, f'address = "127.0.0.1:{port}"\nroot-certificates = "{home / "ca.crt"}"\n')
         running = Deployment(place, port, reports_in(place))
@@ -141,10 +156,10 @@ def test_the_commands_work_without_containers():
             lines = [f"{key} = {json.dumps(value)}" for key, value in (config(number) | table).items()]
             (own / "node.toml").write_text("\n".join(lines))
             paths = {"/run/secrets/ca.crt": home / "ca.crt", "/run/secrets": own, "/app": own}
-            program, words = command(services[site])
-            words = translated(words, paths | {"superlink:8000": f"127.0.0.1:{port}"})
+            allow(ROOT, own / "allowed-apps")
+            words = translated(started(services[site]), paths | {"superlink:8000": f"127.0.0.1:{port}"})
             words += ["--port", str(free_ports(1)[0])]
-            place.start(site, [command_of(program), *words], {"FLWR_HOME": str(own)})
+            place.start(site, words, {"FLWR_HOME": str(own)})
         run_config = home / "run-config.toml"
         example = re.sub(r"= 15\b", "= 2", (FOLDER / "run-config.toml").read_text())
         run_config.write_text("\n".join(translated([example], {"/data": hospitals})))

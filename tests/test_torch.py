@@ -316,6 +316,29 @@ def test_a_state_dict_comes_back(make, tmp_path):
     assert_array_equal(objective.start(), objective.point(mine.state_dict()))  # the module is as it was
 
 
+@pytest.mark.parametrize("clip_norm", [0.0, 0.3])
+def test_frozen_parameters_are_constants_of_the_objective(clip_norm):
+    """Points are the other parameters. Gradient and norm to clip are theirs, as by autograd."""
+    torch.manual_seed(5)
+    module, draw = frozen().double(), np.random.default_rng(0)
+    objective = ModuleObjective(module, clip_norm=clip_norm)
+    rows = Batch(draw.normal(size=(6, 4)), draw.integers(0, 3, 6))
+    assert (objective.d, objective.shapes, objective.parameters.names) == (12, ((3, 4),), ["2.weight"])
+    grads = []
+    for features, label in zip(rows.features, rows.labels, strict=True):
+        module.zero_grad()
+        functional.cross_entropy(module(torch.tensor(features)[None]), torch.tensor([label])).backward()
+        grad = module[2].weight.grad.numpy().ravel()
+        grads.append(grad * min(1.0, (clip_norm or np.inf) / np.linalg.norm(grad)))
+    x = objective.start()
+    assert_allclose(objective.grad(x, rows), np.mean(grads, 0), rtol=1e-12)
+    state = objective.state_dict(x + 1)
+    assert_array_equal(state["0.weight"], module[0].weight.detach())
+    assert_array_equal(objective.point(state), x + 1)
+    with pytest.raises(SettingError, match="another frozen parameter '0.bias' than the module"):
+        objective.point(state | {"0.bias": torch.zeros(4)})
+
+
 def test_a_state_dict_of_another_module_is_refused():
     objective = ModuleObjective(Tied())
     state = objective.state_dict(objective.start())
@@ -379,9 +402,15 @@ class Counting(Forward):
 
 
 def frozen():
-    made = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
-    made[0].bias.requires_grad_(False)
+    """A pretrained layer and part of the next one that are not trained."""
+    made = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    made[0].requires_grad_(False)
+    made[2].bias.requires_grad_(False)
     return made
+
+
+def all_frozen():
+    return nn.Linear(4, 3).requires_grad_(False)
 
 
 def mixed():
@@ -405,7 +434,7 @@ AT_ONCE = [
         lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(4, 3)),
         r"layer '0' \(Dropout\) draws .*module.eval\(\)",
     ),
-    (frozen, r"parameter '0.bias' takes no gradient.*requires_grad_\(True\)"),
+    (all_frozen, "no parameters that take a gradient: there is nothing to train"),
     (mixed, "one dtype and one device; got torch.float32 on cpu and torch.float64 on cpu"),
     (lambda: nn.Linear(4, 3).half(), r"'weight' has dtype torch.float16.*module.float\(\)"),
     (lambda: nn.Linear(4, 3, device="meta"), r"'weight' lies on device 'meta'.*module.to\('cpu'\)"),

@@ -12,7 +12,7 @@ from typing import Any
 from twinflower.clients.mods import UNNAMED
 from twinflower.data.checks import problems
 from twinflower.data.schema_file import read_schema
-from twinflower.errors import SettingError, TwinflowerError, require
+from twinflower.errors import DataError, SettingError, TwinflowerError, require
 from twinflower.flower_messages import PLACES, SITE
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.guard import Guard
@@ -20,6 +20,7 @@ from twinflower.privacy.ledger import FileLedger, read_ledger
 
 from ..report.sections.ledger import Limit, allowance
 from ..runtimes.flower_internals import node_config
+from .allowed_apps import read_allowed
 from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
 from .site import Site, read_site
 
@@ -84,6 +85,14 @@ def _read(text: str) -> dict[str, Any]:
         raise SettingError(f"cannot read the node config {text}: {error.strerror}") from None
     except Exception as error:  # noqa: BLE001  Flower raises errors of the libraries that it uses
         raise SettingError(f"the node config is not valid: {error}") from None
+
+
+def allowed_apps(file: Path) -> str:
+    """What `twinflower node` runs with this list; DataError for a list that it does not accept."""
+    allowed = read_allowed(file)
+    if not allowed:
+        raise DataError(f"{file} allows no app: add one with `twinflower node allow APP`")
+    return f"apps: {file} allows {', '.join(f'{name} ({digest[:8]})' for digest, name in allowed.items())}"
 
 
 def _config(site: Site) -> Iterator[str]:

@@ -5,10 +5,17 @@ The format of messages to NumPyClients is in `twinflower.flower_messages`. Each 
 Flower does not export.
 """
 
-from importlib.metadata import entry_points
+import hashlib
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from importlib.metadata import entry_points, version
+from pathlib import Path
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Error, Message
 from flwr.common.logger import update_console_handler
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -41,6 +48,77 @@ def command(name: str) -> Any:
     """The function of one of Flower's commands, imported here so that this process can do something else before."""
     (found,) = entry_points(group="console_scripts", name=name)
     return found.load()
+
+
+INVALID_BUNDLE = 7
+"""The code of the error reply of a node that does not run a bundle."""
+
+_RESTRICTED = ("1.41.", "1.42.")  # versions of Flower of which `restrict_bundles` is known to hold
+
+
+def build_bundle(app: Path) -> bytes:
+    """The bundle that `flwr run` sends for the app in this folder; ValueError, or Flower's own error, if it is none."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return build_fab_from_disk(app)
+
+
+def bundle_name(bundle: bytes) -> str:
+    """The publisher, name and version of a bundle; raises errors of the libraries that read it."""
+    from flwr.cli.config_utils import get_fab_metadata
+
+    return " ".join(get_fab_metadata(bundle))
+
+
+def restrict_bundles(refused: Callable[[bytes], str]) -> None:
+    """Let the SuperNode that is started in this process ask `refused` about the bundle of every run before it stores
+    the bundle. For a text the SuperNode replies with that error and nothing of the bundle is unpacked or imported.
+
+    Flower has no such option: its trusted entities accept only bundles of Flower Hub. The node does what it does for a
+    bundle that these do not sign. Of an allowed bundle, Flower finds the unpacked folder by publisher, name and version
+    as the server states them, and by 8 digits of the hash, and does not look into one that exists: it is removed first.
+    Raises RuntimeError for a version of Flower of which this is not known to hold.
+    """
+    if not version("flwr").startswith(_RESTRICTED):
+        raise RuntimeError(f"bundles cannot be refused with Flower {version('flwr')}")
+    node: Any = import_module("flwr.supernode.start_client_internal")
+    pull = node._pull_and_store_message
+
+    def pull_allowed(*, get_fab: Callable[[str, int], Any], **others: Any) -> Any:
+        def signed(hash_: str, run: int) -> Any:
+            fab = get_fab(hash_, run)
+            text = refused(fab.content)
+            node.FAB_VERIFICATION_ERROR = Error(INVALID_BUNDLE, text)
+            if not text:
+                _forget_unpacked(fab.content)
+            return replace(fab, verifications={"valid_license": "refused" if text else "allowed"})
+
+        return pull(get_fab=signed, **{**others, "trusted_entities": {"the node's administrator": ""}})
+
+    node._pull_and_store_message = pull_allowed
+    node._verify_fab = lambda fab, entities: fab.verifications == {"valid_license": "allowed"}
+
+
+def _forget_unpacked(bundle: bytes) -> None:
+    from flwr.common.constant import APP_DIR, FAB_HASH_TRUNCATION
+    from flwr.supercore.utils import get_flwr_home
+
+    digest = hashlib.sha256(bundle).hexdigest()[:FAB_HASH_TRUNCATION]
+    for folder in (get_flwr_home() / APP_DIR).glob(f"*.{digest}"):
+        shutil.rmtree(folder)
+
+
+def supernode_options(words: Sequence[str]) -> Mapping[str, Any]:
+    """The options of `flower-supernode` in these words; exits like that command for wrong ones."""
+    from flwr.supernode.cli.flower_supernode import _parse_args_run_supernode
+
+    return vars(_parse_args_run_supernode().parse_args(words))
+
+
+def run_supernode(words: Sequence[str]) -> None:
+    """Run `flower-supernode` in this process, which ends with it."""
+    sys.argv = ["flower-supernode", *words]
+    command("flower-supernode")()
 
 
 def date_log() -> None:

@@ -23,7 +23,10 @@ def check_module(module: nn.Module) -> None:
         raise SettingError(f"module must be a torch.nn.Module; got {type(module).__name__}")
     check_layers(module)
     parameters = dict(module.named_parameters())
-    require(bool(parameters), "the module has no parameters: there is nothing to train")
+    require(
+        any(tensor.requires_grad for tensor in parameters.values()),
+        "the module has no parameters that take a gradient: there is nothing to train",
+    )
     for name, tensor in parameters.items():
         _check_parameter(name, tensor)
     kinds = {(str(tensor.dtype), str(tensor.device)) for tensor in parameters.values()}
@@ -54,11 +57,6 @@ def _check_parameter(name: str, tensor: Tensor) -> None:
     if isinstance(tensor, UninitializedParameter):
         raise SettingError(
             f"parameter '{name}' has no shape yet: give the lazy layer its sizes, or call the module with a row first"
-        )
-    if not tensor.requires_grad:
-        raise SettingError(
-            f"parameter '{name}' takes no gradient, and every parameter is trained: call requires_grad_(True), or "
-            "make it a buffer (register_buffer) to keep it as it is"
         )
     if tensor.dtype not in _DTYPES:
         raise SettingError(

@@ -2,7 +2,8 @@
 
     f_i(x) = mean_j loss(module_x(a_j), y_j) + l2/2 ||x||^2 + nonconvex sum x^2 / (1 + x^2)
 
-A point x (d,) is the concatenation of the module's parameters, in the order of `module.named_parameters()`. The module
+A point x (d,) is the concatenation of the module's parameters that take a gradient, in the order of
+`module.named_parameters()`; the others stay as they are in the module. The module
 computes in its own dtype. Points and gradients are doubles, and clipped gradients are summed in double precision, so
 that the noise of a private run has to cover a sum of terms of norm at most clip_norm, up to relative rounding of 2^-53.
 """
@@ -90,7 +91,7 @@ class ModuleObjective(Penalised):
 
     @property
     def d(self) -> int:
-        """Number of parameters."""
+        """Number of parameters that are trained."""
         return self.parameters.count
 
     @property

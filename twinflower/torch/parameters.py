@@ -1,7 +1,7 @@
-"""A module's parameters as a flat vector, in the order of `module.named_parameters()`, and the module and a loss as
-functions of it and of the rows of one client."""
+"""A module's parameters that are trained as a flat vector, in the order of `module.named_parameters()`, and the module
+and a loss as functions of it and of the rows of one client."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -21,11 +21,14 @@ State = Mapping[str, Tensor]
 
 
 class Parameters:
-    """Names, shapes and positions of a module's parameters; tied weights, which have several names, count once."""
+    """Names, shapes and positions of a module's parameters; tied weights, which have several names, count once.
+
+    Frozen ones, which take no gradient, stay as they are in the module and are no part of a point.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        named = dict(module.named_parameters())
+        named = dict(trained(module))
         self.names = list(named)
         self.shapes = [tuple(tensor.shape) for tensor in named.values()]
         self.sizes = [prod(shape) for shape in self.shapes]
@@ -43,7 +46,7 @@ class Parameters:
 
     def current(self) -> Tensor:
         """The module's current parameters as a flat vector (d,)."""
-        return torch.cat([tensor.detach().reshape(-1) for tensor in self.module.parameters()])
+        return torch.cat([tensor.detach().reshape(-1) for _, tensor in trained(self.module)])
 
     def chosen(self, patterns: str) -> dict[str, Span]:
         """Names and spans of the parameters that match comma-separated patterns such as "*.weight, head.bias".
@@ -62,13 +65,15 @@ class Parameters:
         """The module's state_dict with its parameters set to x (d,); the module itself does not change."""
         flat = torch.as_tensor(x).to(self.current())
         values = self.named(flat)
-        tied = {id(tensor): name for name, tensor in self.module.named_parameters()}
-        alias = {n: tied[id(p)] for n, p in self.module.named_parameters(remove_duplicate=False)}
+        tied = {id(tensor): name for name, tensor in trained(self.module)}
+        named = self.module.named_parameters(remove_duplicate=False)
+        alias = {name: tied[id(tensor)] for name, tensor in named if id(tensor) in tied}
         state = self.module.state_dict()
         return {key: (values[alias[key]] if key in alias else state[key]).clone() for key in state}
 
     def flat(self, state: State) -> Array:
-        """The parameters in a state_dict as a point (d,); SettingError unless names, shapes and buffers match."""
+        """The parameters in a state_dict as a point (d,); SettingError unless names, shapes, buffers and frozen
+        parameters match."""
         mine = self.module.state_dict()
         if not (isinstance(state, Mapping) and all(isinstance(tensor, Tensor) for tensor in state.values())):
             raise SettingError(
@@ -81,10 +86,13 @@ class Parameters:
                 raise SettingError(
                     f"the state_dict has '{name}' with shape {got}; the module's has shape {wanted}"
                 )
-        for name, buffer in self.module.named_buffers():
-            if name in mine and not torch.equal(state[name].to(buffer), buffer):
+        frozen = [
+            (n, p, "frozen parameter") for n, p in self.module.named_parameters() if not p.requires_grad
+        ]
+        for name, fixed, kind in [*((n, b, "buffer") for n, b in self.module.named_buffers()), *frozen]:
+            if name in mine and not torch.equal(state[name].to(fixed), fixed):
                 raise SettingError(
-                    f"the state_dict has another buffer '{name}' than the module: call module.load_state_dict(state) "
+                    f"the state_dict has another {kind} '{name}' than the module: call module.load_state_dict(state) "
                     "and make the objective from that module"
                 )
         return to_point(torch.cat([state[name].detach().reshape(-1) for name in self.names]))
@@ -96,6 +104,11 @@ class Parameters:
                 f"the state_dict is not of this module: it lacks {', '.join(missing) or 'nothing'} and has "
                 f"{', '.join(strange) or 'nothing'} besides"
             )
+
+
+def trained(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters of a module that take a gradient, by name."""
+    return ((name, tensor) for name, tensor in module.named_parameters() if tensor.requires_grad)
 
 
 def to_point(tensor: Tensor) -> Array:
