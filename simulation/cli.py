@@ -278,7 +278,9 @@ def graph(
     setups = [prepare(curve.config) for curve in plan_of(experiment, set_, data_dir).curves]
     networked = next((setup for setup in setups if setup.neighbours), None)
     if networked is None:
-        raise SettingError(f"{experiment} runs no networked method, so there is no graph")
+        raise SettingError(
+            f"{experiment} runs no networked method, so there is no graph: choose one, such as --set algorithm=zcdp-nfl"
+        )
     titled("graph", properties(networked))
     if out:
         say(f"drawn: {draw_graph(networked.neighbours, out)}")

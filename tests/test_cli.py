@@ -1164,3 +1164,20 @@ def test_a_folder_without_a_good_ledger_is_one_sentence(call, tmp_path, make, se
     status, out, err = call("ledger", str(tmp_path / "state"))
     assert status == 2
     assert out == "" and sentence in err and err.count("\n") == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("table-one", "nothere"), "no run folder at 'nothere'"),
+        (("report", "nothere"), "nothere is not a folder with results: give the folder of a run or an experiment"),
+        (("figure", "nothere"), "nothere is not a folder with results: give the folder of a run or an experiment"),
+        (("check-node", "site-a"), "takes KEY=VALUE pairs or the path of a TOML file; got 'site-a'"),
+        (("graph", "experiments/digits.toml"), "choose one, such as --set algorithm=zcdp-nfl"),
+        (("schema", "examples/hospitals/sites/cleveland.csv", "--label", "zz"), "; the columns are age, "),
+    ],
+)  # fmt: skip
+def test_a_slip_of_the_fingers_gets_the_value_and_a_remedy(call, words, sentence):
+    status, _, error = call(*words)
+    assert status == 2
+    assert sentence in error

@@ -79,6 +79,8 @@ def _findings(site: Site, *checks: Check) -> tuple[list[str], list[str]]:
 
 
 def _read(text: str) -> dict[str, Any]:
+    if "=" not in text and not Path(text).suffix:  # which Flower takes for an empty config
+        raise SettingError(f"the node config takes KEY=VALUE pairs or the path of a TOML file; got '{text}'")
     try:
         return node_config(text)
     except OSError as error:

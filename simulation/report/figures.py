@@ -95,7 +95,9 @@ def compose_experiment(experiment: Experiment, out: Path) -> Figure:
 def redraw(folder: Path) -> Path:
     """Redraw the figure of an experiment's folder or a run folder and return its path."""
     if not folder.is_dir():
-        raise SettingError(f"{folder} is not a folder with results")
+        raise SettingError(
+            f"{folder} is not a folder with results: give the folder of a run or an experiment"
+        )
     if is_experiment(folder):
         return draw_experiment(read_plan(folder), folder)
     if (folder / names.METRICS).exists():

@@ -109,7 +109,9 @@ def rewrite(folder: Path) -> Path:
     """Write the report on the run or the experiment in this folder again, and the figure of an ended run that has none;
     return the path of the report."""
     if not folder.is_dir():
-        raise SettingError(f"{folder} is not a folder with results")
+        raise SettingError(
+            f"{folder} is not a folder with results: give the folder of a run or an experiment"
+        )
     if is_experiment(folder):
         return report_experiment(read_plan(folder), folder)
     if not (has_ended(folder) or has_config(folder)):

@@ -38,7 +38,8 @@ _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", 
 
 
 def read_config(folder: Path) -> Curve:
-    """The configuration of the run that was begun in this folder, as a curve."""
+    """The configuration of the run that was begun in this folder, as a curve; SettingError if none was."""
+    require(folder.is_dir(), f"no run folder at '{folder}'")
     (curve,) = read_experiment(folder / names.CONFIG, stored=True).curves
     return curve
 

@@ -22,6 +22,7 @@ from .seen import FEW, Seen, Written, is_allowed_number, number_in, question, sp
 from .tables import CSV, check_names, nested_columns, opened
 from .words import events, is_start
 
+_NAMED = 10  # most columns that an error names
 _ENOUGH = 5  # numbers of a table that are compared with those of others
 _FACTOR = 3.0  # between medians, from which units may differ
 _FEW_LEVELS = 3  # categories that tables should have in common
@@ -137,7 +138,11 @@ def draft(
         raise DataError(f"column '{weight}' cannot be both the weight and the label or the event")
     for name in outcome:
         if name not in names:
-            raise DataError(f"there is no column '{name}' in {files}{alike(name, names)}")
+            near = (
+                alike(name, names)
+                or f"; the columns are {', '.join(names[:_NAMED])}{', ...' * (len(names) > _NAMED)}"
+            )
+            raise DataError(f"there is no column '{name}' in {files}{near}")
     absent, ways = Counter([""]), tables[0].written
     seen = {name: Seen.of(table.columns.get(name, absent) for table in tables) for name in names}
     columns = [seen[name].column(name, ways.get(name)) for name in names if name not in outcome]
