@@ -111,6 +111,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "noise-multiplier": 0.5,
         "uplink-ratio": 0.3,
     },
+    "fedavg-banded": {
+        "algorithm": "fedavg",
+        "step-size": 0.4,
+        "server-momentum": 0.3,
+        "privacy.mode": "gradient",
+        "privacy.noise": "banded",
+        "local.fresh-batches": False,
+        "local.batch-size": 4,
+        "noise-multiplier": 0.5,
+    },
     "fedavg-momentum": {"algorithm": "fedavg", "step-size": 0.4, "server-momentum": 0.7},
     "fedavg-quasi": {"algorithm": "fedavg", "step-size": 0.4, "server-momentum": 0.7, "momentum-weight": 0.6},
     "fedavg-memory": {"algorithm": "fedavg", "step-size": 0.4, "aggregation": "memory"},
@@ -725,7 +735,7 @@ def small(variant: str, **keys: Any) -> PreparedRun:
     return prepare(parse(SMALL, VARIANTS[variant], keywords(keys)))
 
 
-PRIVATE_KEYS = {"privacy.mode", "epsilon", "noise-multiplier", "trust", "honest-sites"}
+PRIVATE_KEYS = {"privacy.mode", "privacy.noise", "epsilon", "noise-multiplier", "trust", "honest-sites"}
 
 
 def query(setup: PreparedRun, name: str) -> Any:

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import fields, make_dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from twinflower.algorithms.scaffold import Scaffold
 from twinflower.clients import CLIENTS
 from twinflower.clients.records import record_of
 from twinflower.privacy.audit import neighbours, replay
-from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, seeded
+from twinflower.privacy.correlated import Window, stacked
+from twinflower.privacy.mechanism import CohortDraws, GaussianNoise, by_step, seeded
 from twinflower.problems.batches import LocalSchedule
 from twinflower.randomness import participants
 from twinflower.rounds import Problem, rounds
@@ -72,8 +74,22 @@ def noise_of(setup, clients, round_):
         [[setup.algorithm.release(bounds, workload, round_).spread] for workload in workloads]
     )
     if np.ndim(clients):
-        return GaussianNoise(sigma, CohortDraws([0], clients, round_))
-    return GaussianNoise(sigma[0], seeded(0, int(clients), round_))
+        correlated = setup.plan.participation.bandwidths is not None
+        each = [draws_of(setup, int(client), round_) for client in clients] if correlated else []
+        return GaussianNoise(
+            sigma, stacked(each, clients) if correlated else CohortDraws([0], clients, round_)
+        )
+    return GaussianNoise(sigma[0], draws_of(setup, int(clients), round_))
+
+
+def draws_of(setup, client, round_):
+    """The draws of one client, which may be correlated with those of earlier rounds."""
+    bandwidth = setup.plan.participation.bandwidth(client)
+    if bandwidth == 1:
+        return seeded(0, client, round_)
+    load = setup.schedule.workload(setup.shards.span(client)[1])
+    first = load.span(setup.schedule.turn(0, client, round_)).first
+    return Window(bandwidth).draws(first, by_step(partial(seeded, 0, client), load.steps))
 
 
 def one_round(setup, clients, server=None, states=None, round_=2):

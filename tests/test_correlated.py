@@ -5,12 +5,14 @@ from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import RecordDict
+from flwr.app import Context, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import small
 
 from twinflower.algorithms import FedAvg
 from twinflower.algorithms.messages import Inbox
+from twinflower.clients import CLIENTS
+from twinflower.clients import store as store_module
 from twinflower.clients.store import ContextStore, FileStore, noise_seeds
 from twinflower.errors import SettingError
 from twinflower.privacy import correlated
@@ -233,6 +235,82 @@ def test_plan_ledgers_and_runtimes_agree(variant, per_round):
         assert_allclose(total_cost(charges), setup.plan.mu[client] ** 2, rtol=1e-9)
     (stacked,) = cohort.train([setup])
     assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
+
+
+def replies(setup, folder, rounds, budget=None, restarted=True, session="a"):
+    """The replies of a deployed site with secret noise in these rounds, and its ledger."""
+    ledger = FileLedger(folder / "0.ledger", "data", 1e9, 1e-4)
+
+    def client():
+        guard = setup.plan.guard(0, ledger, run=session, config="settings")
+        return CLIENTS[setup.config.algorithm](
+            Context(1, 1, {}, RecordDict(), {}), setup.algorithm, setup.objective, setup.shards.rows(0), setup.start, 0,
+            setup.config.clients.count, setup.schedule, guard=guard, store=FileStore(folder / "states", "me"),
+        )  # fmt: skip
+
+    one, server = client(), setup.algorithm.init_server(setup.start, 8, np.array(0, np.uint64))
+    given = []
+    for round_ in rounds:
+        inbox = setup.algorithm.inbox.pack(
+            setup.algorithm.broadcast(server, round_, np.array(1)), setup.objective.d
+        )
+        arrays, _, _ = (client() if restarted else one).fit(inbox, {"round": round_, "session": session})
+        assert arrays  # it is not refused
+        given.append(arrays)
+    return given, ledger
+
+
+def test_a_node_that_is_restarted_continues_to_the_bit(tmp_path, monkeypatch):
+    """A new process for every round, whose noise comes from the disk, or one process, whose noise is in memory."""
+    setup, given = small("fedavg-banded", clients__per_round=0, rounds=4), []
+    assert setup.plan.participation.bandwidth(0) > 1
+    for restarted in (False, True):
+        monkeypatch.setattr(store_module.os, "urandom", np.random.default_rng(0).bytes)
+        given.append(replies(setup, tmp_path / str(restarted), range(1, 5), restarted=restarted)[0])
+    for one, other in zip(*given, strict=True):
+        for a, b in zip(one, other, strict=True):
+            assert_array_equal(a, b)
+
+
+def test_a_node_that_misses_rounds_pays_less_and_one_that_is_cut_off_for_its_prefix(tmp_path):
+    setup = small("fedavg-banded", clients__per_round=0, rounds=12, local__batch_size=40, local__max_steps=1)
+    planned, load = setup.plan.mu[0] ** 2, setup.schedule.workload(setup.shards.span(0)[1])
+    p, spent = setup.plan.participation.bandwidth(0), {}
+    for name, asked in {
+        "all": range(1, 13),
+        "cut off": range(1, 7),
+        "lost": [*range(1, 5), *range(6, 13)],
+    }.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        _, ledger = replies(setup, folder, asked)
+        spent[name] = total_cost(ledger.charges())
+        assert_allclose(
+            spent[name], worst_cost(visits(load, asked, p)) * planned / setup.plan.units[0], rtol=1e-9
+        )
+    assert_allclose(spent["all"], planned)
+    assert max(spent["cut off"], spent["lost"]) < planned
+
+
+def test_a_second_run_on_a_ledger_has_noise_and_costs_of_its_own(tmp_path):
+    setup = small("fedavg-banded", clients__per_round=0, rounds=3)
+    first, ledger = replies(setup, tmp_path, range(1, 4), session="a")
+    second, _ = replies(setup, tmp_path, range(1, 4), session="b")
+    assert not np.any(first[0][0] == second[0][0])
+    assert_allclose(total_cost(ledger.charges()), 2 * setup.plan.mu[0] ** 2)
+
+
+def test_epsilon_of_a_whole_run_is_that_of_dp_accounting_for_one_gaussian():
+    """By the largest singular shift of the whole run: C moves, divided by the noise."""
+    dp = pytest.importorskip("dp_accounting", reason="dp-accounting is not installed")
+    load, target = LocalSchedule(2, 1, fresh=False).workload(16), Target(2.0, 1e-5, noise="banded")
+    plan = Plan.of(FedAvg(step_size=0.5, privacy="gradient"), Bounds(1.0, 1.0), [load], [[0]] * 40, target)
+    p = plan.participation.bandwidth(0)
+    assert p > 1
+    moves = np.linalg.inv(root_matrix(p, 40)) @ (np.arange(40) % 8 == 0) / plan.multipliers[0]
+    accountant = dp.pld.PLDAccountant()
+    accountant.compose(dp.GaussianDpEvent(1 / np.linalg.norm(moves)))
+    assert_allclose(accountant.get_epsilon(1e-5), 2.0, rtol=1e-3)
 
 
 def test_settings_that_it_is_not_for_are_refused():

@@ -166,7 +166,10 @@ class SimulatedNoise:
     def _correlated(self, bandwidths: Index, round_: int, clients: Index) -> Draws:
         """The draws of clients (..., K), each as its guard makes them."""
         widths, sizes = of_clients(bandwidths, clients), self.shards.extent(clients)[1]
-        seeds = np.broadcast_to(np.reshape(self._seeds, (-1, *[1] * (clients.ndim - 1))), clients.shape)
+        known = np.array(self._seeds, dtype=object).reshape(
+            -1, *[1] * (clients.ndim - 1)
+        )  # some exceed an int64
+        seeds = np.broadcast_to(known, clients.shape)
         each = zip(*(a.ravel().tolist() for a in (seeds, clients, sizes, widths)), strict=True)
         return stacked([self._of_client(round_, *own) for own in each], clients)
 
@@ -182,10 +185,8 @@ class SimulatedNoise:
         """The client's, or a new one if those of the others fill the memory for them."""
         windows = self._windows
         window = windows.get((seed, client)) or Window(bandwidth)
-        if (
-            len(windows) * max(known.vectors.size for known in [*islice(windows.values(), 1), window])
-            < _MOST_HELD
-        ):
+        size = max((known.vectors.size for known in islice(windows.values(), 1)), default=0)
+        if size * len(windows) < _MOST_HELD:
             windows[seed, client] = window
         return window
 
