@@ -3,8 +3,6 @@
 Each imports what it needs: Flower, matplotlib and the rest together take longer than most commands.
 """
 
-import csv
-import io
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +11,7 @@ import typer
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
 from .commands import Commands, DataDir, Force, Out, Set, end, in_groups, output, sections, status_of
-from .model_commands import coefficients, path, refit
+from .model_commands import coefficients, path, predict, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, node, schema
 from .streams import lose_nothing
@@ -287,43 +285,6 @@ def graph(
 
 
 @app.command()
-def predict(
-    model: Annotated[Path, typer.Argument(help="folder of a run on tables, or its model.npz")],
-    rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
-    out: Annotated[Path | None, output("CSV file to write (default: the screen)")] = None,
-    evaluate: Annotated[
-        bool,
-        typer.Option(
-            "--evaluate", help="compare with the labels in the table, in place of writing predictions"
-        ),
-    ] = False,
-    site: Annotated[
-        int | None,
-        typer.Option(help="site whose own model to use (mr-mtl, networked methods, ldp-primal-dual)"),
-    ] = None,
-    times: Annotated[
-        str,
-        typer.Option(help='with --evaluate: times of the AUC of a survival model, e.g. "365, 730"'),
-    ] = "",
-    force: Force = False,
-) -> None:
-    """Predict the labels of new rows, or measure the predictions (--evaluate)."""
-    from twinflower.models.trained import load, predictions
-
-    from .arguments import deliver, show_assessment
-
-    if evaluate:
-        show_assessment(model, rows, out, site, times)
-        return
-
-    require(not times, "--times belongs to --evaluate")
-    names, predicted = predictions(load(model, site), rows)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([names, *predicted])
-    deliver(text.getvalue(), out, f"{len(predicted)} predictions")
-
-
-@app.command()
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],
     out: Annotated[Path, output("HTML file to write")] = Path("comparison.html"),
@@ -388,7 +349,7 @@ def audit_(
         raise typer.Exit(1)
 
 
-for command in (path, refit, coefficients, schema, identity, check_node, ledger):
+for command in (path, refit, predict, coefficients, schema, identity, check_node, ledger):
     app.command(command.__name__.replace("_", "-"))(command)
 app.command(context_settings={"ignore_unknown_options": True})(node)
 in_groups(app)

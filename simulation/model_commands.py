@@ -1,6 +1,8 @@
-"""The commands about linear models: the weight of a penalty, a fit without it, coefficients and their tests; `cli` adds
-them to the command line."""
+"""The commands about trained models: predictions, and of linear ones the weight of a penalty, a fit without it,
+coefficients and their tests; `cli` adds them to the command line."""
 
+import csv
+import io
 import json
 import shlex
 from contextlib import suppress
@@ -111,6 +113,42 @@ def refit(
         text = stopped(plan, results, "the same command and another --out")
         end(f"{text}; {folder} stays as it was", status_of(signal))
     close(plan, results, failures)
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="folder of a run on tables, or its model.npz")],
+    rows: Annotated[Path, typer.Argument(help="table: CSV, Parquet or .npz; a label column is not needed")],
+    out: Annotated[Path | None, output("CSV file to write (default: the screen)")] = None,
+    evaluate: Annotated[
+        bool,
+        typer.Option(
+            "--evaluate", help="compare with the labels in the table, in place of writing predictions"
+        ),
+    ] = False,
+    site: Annotated[
+        int | None,
+        typer.Option(help="site whose own model to use (mr-mtl, networked methods, ldp-primal-dual)"),
+    ] = None,
+    times: Annotated[
+        str,
+        typer.Option(help='with --evaluate: times of the AUC of a survival model, e.g. "365, 730"'),
+    ] = "",
+    force: Force = False,
+) -> None:
+    """Predict the labels of new rows, or measure the predictions (--evaluate)."""
+    from twinflower.models.trained import load, predictions
+
+    from .arguments import deliver, show_assessment
+
+    if evaluate:
+        show_assessment(model, rows, out, site, times)
+        return
+
+    require(not times, "--times belongs to --evaluate")
+    names, predicted = predictions(load(model, site), rows)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([names, *predicted])
+    deliver(text.getvalue(), out, f"{len(predicted)} predictions")
 
 
 def coefficients(
