@@ -20,6 +20,7 @@ import numpy as np
 
 from .. import special
 from ..arrays import Array, Mask
+from ..problems.central import spectrum
 from .coefficients import BASELINE, MISSING, PER_UNIT, Coefficient
 from .facts import CONVERGED, UNKNOWN, Facts
 from .information import Information
@@ -105,9 +106,7 @@ class _Inverse(NamedTuple):
     @classmethod
     def of(cls, matrix: Array) -> "_Inverse":
         """The inverse of a symmetric matrix (d, d) without negative eigenvalues."""
-        scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-        scale[scale == 0] = 1.0
-        values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+        scale, values, vectors = spectrum(matrix)
         good = values > _EMPTY * max(values[-1], 0.0)
         return cls(scale, vectors[:, good] / np.sqrt(values[good]) / scale[:, None], vectors[:, ~good])
 

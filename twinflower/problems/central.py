@@ -98,7 +98,7 @@ def lowest_quadratic(matrix: Array, gradient: Array) -> Array:
     Of all minima it is the one without a component in the directions that have no curvature, where the matrix is scaled
     to a unit diagonal.
     """
-    scale, values, vectors = _spectrum(matrix)
+    scale, values, vectors = spectrum(matrix)
     good = values > _EMPTY * max(values[-1], 0.0)
     root = vectors[:, good] / np.sqrt(values[good]) / scale[:, None]
     return -root @ (root.T @ gradient)  # type: ignore[no-any-return]
@@ -153,7 +153,7 @@ def _vertex(matrix: Array, v: Array, penalised: Mask) -> Array:
 def _still(matrix: Array, signs: Array) -> Array:
     """The sum of b b^T (d, d) over an orthonormal basis b, where the diagonal of the matrix is 1, of the directions
     that are orthogonal to `signs` and without curvature."""
-    scale, values, vectors = _spectrum(matrix)
+    scale, values, vectors = spectrum(matrix)
     flat = vectors[:, values <= _SAME * values[-1:]]
     slope = flat.T @ (signs / scale)
     length = np.linalg.norm(slope)
@@ -162,7 +162,7 @@ def _still(matrix: Array, signs: Array) -> Array:
     return flat @ flat.T / np.outer(scale, scale)  # type: ignore[no-any-return]
 
 
-def _spectrum(matrix: Array) -> tuple[Array, Array, Array]:
+def spectrum(matrix: Array) -> tuple[Array, Array, Array]:
     """The roots of the diagonal (d,), 1 for 0, and the eigenvalues (d,), ascending, and eigenvectors (d, d) of the
     matrix that is scaled to a unit diagonal."""
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))

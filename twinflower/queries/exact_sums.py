@@ -92,7 +92,10 @@ def check_exact_sums(run: Any, site: Any, client: int, key: str, remedy: str) ->
 
 def allowing(objective: Any, key: str) -> dict[str, Any]:
     """The entries of a node config that allow these sums with the key `key`, of however few rows and events."""
-    return {key: 1, **({"survival-rows": 1, "survival-cell": 1} if isinstance(objective, DiscreteCox) else {})}
+    return {
+        key: 1,
+        **({"survival-rows": 1, "survival-cell": 1} if isinstance(objective, DiscreteCox) else {}),
+    }
 
 
 def _check_part(run: Any, site: Any, training: Batch, key: str, each: float, what: str, remedy: str) -> None:
