@@ -14,15 +14,18 @@ from pathlib import Path
 from PIL import Image, ImageChops
 
 CURVES = "Fraction without the event"  # of all sites, by group, and by site
-FIGURES = {  # run, beginning of the title, and which of the charts with this title
+FIGURES = {  # run, beginning of the title, which of the charts with this title, and the title here
     "clinicians-hospitals": [
-        ("hospitals/runs/open", "ROC curve", 0),
-        ("hospitals/runs/open", "Calibration", 0),
+        ("hospitals/runs/open", "ROC curve", 0, "ROC curve: true positive rate"),
+        ("hospitals/runs/open", "Calibration", 0, "Calibration: observed fraction"),
     ],
-    "clinicians-survival": [("survival/runs/curves", CURVES, 0), ("survival/runs/curves", CURVES, 2)],
+    "clinicians-survival": [
+        ("survival/runs/curves", CURVES, 0, f"All regions: {CURVES.lower()}"),
+        ("survival/runs/curves", CURVES, -1, f"By region: {CURVES.lower()}"),
+    ],
     "clinicians-brca": [
-        ("survival/runs/brca/curves", CURVES, 0),
-        ("survival/runs/brca/epsilon-4", CURVES, 0),
+        ("survival/runs/brca/curves", CURVES, 0, f"Without privacy: {CURVES.lower()}"),
+        ("survival/runs/brca/epsilon-4", CURVES, 0, f"At epsilon 4: {CURVES.lower()}"),
     ],
 }
 SIZE = 1000, 560  # of the window, which holds two charts
@@ -30,7 +33,7 @@ SCALE = 1.5
 BROWSER = "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-quic"
 
 
-def page(folder: Path, charts: list[tuple[str, str, int]]) -> str:
+def page(folder: Path, charts: list[tuple[str, str, int, str]]) -> str:
     """A page with these charts only, in the style of the reports."""
     texts = [(folder / run / "report.html").read_text(encoding="utf-8") for run, *_ in charts]
     cut = [chart(text, *which) for text, (_, *which) in zip(texts, charts, strict=True)]
@@ -40,10 +43,12 @@ def page(folder: Path, charts: list[tuple[str, str, int]]) -> str:
     )
 
 
-def chart(text: str, title: str, nth: int) -> str:
-    """One of the charts of a report whose titles begin so."""
+def chart(text: str, title: str, nth: int, heading: str) -> str:
+    """One of the charts of a report whose titles begin so, with another title, and files named without .csv."""
     found = re.findall(r'<figure class="chart">.*?</figure>', text, re.DOTALL)
-    return [one for one in found if f"<figcaption>{title}" in one][nth]
+    one = [one for one in found if f"<figcaption>{title}" in one][nth]
+    one = re.sub(r"(<figcaption>)[^<]*", rf"\g<1>{heading}", one)
+    return re.sub(r"\d+: ([\w-]+)\.csv", r"\1", one)
 
 
 def draw(text: str, path: Path) -> None:
