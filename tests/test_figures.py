@@ -689,6 +689,11 @@ def test_a_dot_plot_has_a_line_of_dots_for_every_curve(tmp_path):
     assert above.containers[2].lines[0].get_color() == COLOURS["scaffold"]
 
 
+def test_a_dot_plot_has_no_gap_which_needs_all_rounds(tmp_path):
+    with pytest.raises(SettingError, match="y = gap needs the rounds: with x = curve give objective"):
+        plan_of(tmp_path, experiment(["fedavg"], 'seeds = [0]\nx = "curve"\ny = ["gap"]'))
+
+
 def test_the_interval_of_a_mean_is_that_of_students_t():
     values = np.array([1.0, 2.0, 4.0, 9.0])
     mean, *ends = interval(values)
