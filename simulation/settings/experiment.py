@@ -254,7 +254,10 @@ def _assemble(
     keys = counting_words(curves[0].config.choices) if ends else {}
     if columns[0] not in (*COLUMNS, *EXTRA_COLUMNS):
         columns[0] = keys.get(columns[0], columns[0])
-    require(columns[0] != CURVE or GAP not in columns, f"y = {GAP} needs the rounds: with x = {CURVE} give objective")
+    require(
+        columns[0] != CURVE or GAP not in columns,
+        f"y = {GAP} needs the rounds: with x = {CURVE} give objective",
+    )
     for place, column in enumerate(columns):
         known = (*COLUMNS, *EXTRA_COLUMNS, *((GAP,) if place else (CURVE, *dict.fromkeys(keys.values()))))
         if column not in known:
