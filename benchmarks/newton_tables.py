@@ -2,9 +2,9 @@
 
     python benchmarks/newton_tables.py [FOLDER...]
 
-prints, for each table and each folder of a run of newton on tables with standard errors (a logistic or a stratified Cox
-model), the rounds and the largest differences of estimates, standard errors and ends of intervals, in standard errors,
-and of p-values, from those of the other library on the pooled rows.
+prints, for each table and each folder of a run of newton on tables with standard errors (a logistic or a Cox model),
+the rounds and the largest differences of estimates, standard errors and ends of intervals, in standard errors, and of
+p-values, from those of the other library on the pooled rows.
 """
 
 import sys
@@ -26,6 +26,7 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.models.model import _differentials, inferred
 from twinflower.models.trained import load
 from twinflower.problems.batches import LocalSchedule, Shards
+from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS
 from twinflower.problems.losses import packed
 from twinflower.problems.objectives import LinearModel, make_objective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
@@ -189,6 +190,8 @@ def of_run(folder: Path) -> str:
     if setup.config.objective.name == "logistic":
         fitted = sm.GLM(labels, rows, family=sm.families.Binomial()).fit(tol=1e-15)
         known, covariance = np.asarray(fitted.params), np.asarray(fitted.cov_params())
+    elif setup.config.objective.name == DISCRETE_COX:
+        known, covariance = _discrete(rows, labels, setup.objective.loss)
     else:
         ties = setup.config.objective.ties
         known, covariance = _stratified(rows, labels, [len(site.labels) for site in sites], ties)
@@ -202,6 +205,20 @@ def of_run(folder: Path) -> str:
     sizes = "/".join(str(len(site.labels)) for site in sites)
     number = len((folder / "rounds.jsonl").read_text().splitlines())
     return f"{folder.name}: {len(labels)} rows at {sizes}, {number} rounds; {differences(here, there)}"
+
+
+def _discrete(rows: np.ndarray, labels: np.ndarray, loss: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates and covariance by a GLM of every person's intervals, in a basis of the columns that these determine."""
+    at_risk, events = loss.histories(labels)
+    person, interval = np.nonzero(at_risk)
+    columns = np.hstack([rows[person], np.eye(len(loss.ends))[interval]])
+    values, vectors = np.linalg.eigh(columns.T @ columns)
+    basis = vectors[:, values > 1e-9 * values[-1]]
+    link = sm.families.links.CLogLog() if loss.link is LINKS["cloglog"] else sm.families.links.Logit()
+    model = sm.GLM(events[person, interval], columns @ basis, family=sm.families.Binomial(link=link))
+    fitted = model.fit(tol=1e-15, maxiter=200)
+    covariance = np.linalg.inv(-model.hessian(fitted.params, observed=True))
+    return basis @ fitted.params, basis @ covariance @ basis.T
 
 
 def _stratified(
