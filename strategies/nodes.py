@@ -5,7 +5,7 @@ A server that waits is never silent for long, and does not repeat itself.
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from logging import INFO, WARNING
+from logging import WARNING
 
 from flwr.app import Error, Message
 from flwr.common import log
@@ -41,7 +41,7 @@ def meet(
     if sites:
         nodes = in_order(nodes, sites)
         log(
-            INFO,
+            WARNING,
             "sites in the order of their names: %s",
             ", ".join(f"{i} {name}" for i, name in enumerate(sites)),
         )

@@ -78,7 +78,7 @@ def naming(names):
 def test_a_run_of_named_sites_is_that_of_clients_in_the_order_of_their_names(names, caplog):
     """With the same bits: rows, batches and sums follow the numbers, not the order in which the nodes came."""
     setup = setup_of()
-    with caplog.at_level(logging.INFO, "flwr"):
+    with caplog.at_level(logging.WARNING, "flwr"):
         run = trained(named(setup, names), setup)
     assert_array_equal(run.x, inprocess.train(setup).x)
     assert np.any(run.x != setup.start)
