@@ -15,7 +15,6 @@ from twinflower.clients import CLIENTS
 from twinflower.clients import store as store_module
 from twinflower.clients.store import ContextStore, FileStore, noise_seeds
 from twinflower.errors import SettingError
-from twinflower.privacy import correlated
 from twinflower.privacy.accountant import Budget, gdp_mu
 from twinflower.privacy.audit import neighbours, replay
 from twinflower.privacy.charges import Charge, total_cost
@@ -23,6 +22,7 @@ from twinflower.privacy.correlated import (
     Window,
     best_bandwidth,
     inverse_root,
+    noise_in_sums,
     squared_sensitivity,
     through_root,
 )
@@ -159,12 +159,17 @@ def test_replayed_the_whole_run_costs_what_is_planned():
 def test_running_sums_have_less_error(per_epoch, epochs, gain):
     """Against independent noise of the same guarantee, whose record takes part `epochs` times."""
     steps = per_epoch * epochs
-    record = (np.arange(steps) % per_epoch == 0).astype(float)[None]
+    best = best_bandwidth(per_epoch, steps)
+    assert noise_in_sums(1, per_epoch, steps) / noise_in_sums(best, per_epoch, steps) > gain
 
-    def error(p):
-        return np.sqrt(squared_sensitivity(record, p) * correlated._squared_error(p, steps))
 
-    assert error(1) / error(best_bandwidth(per_epoch, steps)) > gain
+@widths
+def test_noise_in_sums_is_that_of_the_matrices(p):
+    """The rows of A B, A the sums, times the norm of C for the first record."""
+    inverse = root_matrix(p, 12)
+    sums = np.sqrt(np.mean(np.sum((np.tril(np.ones((12, 12))) @ inverse) ** 2, axis=1)))
+    moves = np.linalg.inv(inverse) @ (np.arange(12) % 4 == 0)
+    assert_allclose(noise_in_sums(p, 4, 12), np.linalg.norm(moves) * sums, rtol=1e-12)
 
 
 # --- ledgers and noise ---

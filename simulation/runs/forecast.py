@@ -9,6 +9,7 @@ import numpy as np
 from twinflower.algorithms.local import LocalMethod, path_length
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection, gdp_epsilon
+from twinflower.privacy.correlated import noise_in_sums
 from twinflower.privacy.plan import Plan
 from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
 from twinflower.sums.plan import SumPlan
@@ -113,7 +114,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
             "; ".join(f"{p.steps} x {p.rows}" for p in workloads),
         ),
         (f"releases of a round that {plan.unit.target} can touch", _between(plan.participation.affected)),
-        (f"releases of the run that {plan.unit.target} can touch, or their worth", _between(plan.units)),
+        ("cost of all rounds, in releases", _between(plan.units)),
         *_correlated(plan),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
@@ -128,9 +129,17 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
 
 
 def _correlated(plan: Plan) -> list[tuple[str, str]]:
-    """The bandwidth of noise that is correlated over steps."""
+    """The bandwidth of noise that is correlated over steps, and what it gains."""
     widths = plan.participation.bandwidths
-    return [] if widths is None else [("bandwidth of the noise, in steps", _between(widths))]
+    if widths is None:
+        return []
+    each = zip(widths.tolist(), plan.participation.workloads, plan.releases.rounds_in.tolist(), strict=True)
+    runs = {(p, load.per_epoch, max(1, int(n) * load.steps)) for p, load, n in each}
+    parts = [noise_in_sums(*run) / noise_in_sums(1, *run[1:]) for run in runs]
+    return [
+        ("bandwidth of the noise, in steps", _between(widths)),
+        ("noise in sums of gradients, beside independent noise of the same cost", _between(np.array(parts))),
+    ]
 
 
 def beside_l1(setup: PreparedRun) -> list[tuple[str, str]]:
@@ -149,9 +158,16 @@ def beside_l1(setup: PreparedRun) -> list[tuple[str, str]]:
 
 def mean_gradient_noise(setup: PreparedRun) -> float:
     """The standard deviation, in an entry, of the noise that the sites of the first round leave in the mean of their
-    gradients; with several local steps, of these steps' mean. 0 for methods without such a mean, and for sums."""
+    gradients; with several local steps, of these steps' mean. 0 for methods without such a mean, for sums, and for
+    noise that is correlated over steps."""
     plan, method = setup.plan, setup.method
-    if plan is None or not plan.provable or isinstance(plan, SumPlan) or not isinstance(method, LocalMethod):
+    if (
+        plan is None
+        or plan.participation.bandwidths is not None
+        or not plan.provable
+        or isinstance(plan, SumPlan)
+        or not isinstance(method, LocalMethod)
+    ):
         return 0.0
     sizes, clients = setup.partition.sizes, setup.config.asked(1)
     workloads = [setup.schedule.workload(int(size)) for size in sizes[clients]]

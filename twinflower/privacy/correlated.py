@@ -58,22 +58,20 @@ def squared_sensitivity(patterns: Array, bandwidth: int, most: int = 1) -> float
     return float(np.sort(alone + others)[::-1][:most].sum())
 
 
-def best_bandwidth(per_epoch: int, steps: int) -> int:
-    """The power of two, at most per_epoch and WIDEST, whose noisy running sums of all steps have the least error.
-
-    The error is the root mean square of the rows of A C^-1, A the sums, times the sensitivity of a record that takes
-    part in steps 0, per_epoch, 2 per_epoch, ...
-    """
+def noise_in_sums(bandwidth: int, per_epoch: int, steps: int) -> float:
+    """The root mean square, over all steps, of the noise in the sum of all gradients so far, for mu = 1 and a record
+    that moves the gradients of steps 0, per_epoch, 2 per_epoch, ... by 1."""
     record = (np.arange(steps) % per_epoch == 0).astype(float)
+    weights = np.cumsum(inverse_root(min(bandwidth, steps)))
+    rows = np.concatenate([weights, np.full(max(0, steps - len(weights)), weights[-1])])  # of sums of B
+    return math.sqrt(squared_sensitivity(record[None], bandwidth) * np.cumsum(rows**2).mean())
+
+
+@lru_cache
+def best_bandwidth(per_epoch: int, steps: int) -> int:
+    """The power of two, at most per_epoch and WIDEST, that leaves the least noise in sums."""
     widths = [2**k for k in range(int(math.log2(min(per_epoch, WIDEST))) + 1)]
-    return min(widths, key=lambda p: squared_sensitivity(record[None], p) * _squared_error(p, steps))
-
-
-def _squared_error(bandwidth: int, steps: int) -> float:
-    """The mean squared norm of the rows of A C^-1."""
-    sums = np.cumsum(inverse_root(min(bandwidth, steps)))
-    rows = np.concatenate([sums, np.full(max(0, steps - len(sums)), sums[-1])])
-    return float(np.cumsum(rows**2).mean())
+    return min(widths, key=lambda p: noise_in_sums(p, per_epoch, steps))
 
 
 def largest_factor(bandwidth: int) -> float:
