@@ -69,17 +69,17 @@ def _clipped(setup: PreparedRun) -> Mapping[str, Clipped | None] | None:
 def _of_terms(setup: PreparedRun) -> dict[str, Clipped | None]:
     """In how many rows a term has a clipped value; without the rows only those of categories are known to have none."""
     schema, marks = setup.dataset.schema, _marks(setup)
-    found: dict[str, Clipped | None] = {}
+    counts: dict[str, Clipped | None] = {}
     if schema is None:
-        return found
+        return counts
     for term in schema.terms:
         columns = [place for place, column in enumerate(schema.columns) if column.name in term.columns]
         if marks is not None:
             clipped = (marks[:, columns] == CLIPPED).any(1)
-            found[term.name] = Clipped(int(clipped.sum()), len(marks))
+            counts[term.name] = Clipped(int(clipped.sum()), len(marks))
         elif any(isinstance(schema.columns[place], Number) for place in columns):
-            found[term.name] = None
-    return found
+            counts[term.name] = None
+    return counts
 
 
 def counted(schema: Schema, marks: Marks) -> dict[str, Clipped]:

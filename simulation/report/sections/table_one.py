@@ -77,10 +77,10 @@ def _table(names: Sequence[str], columns: Sequence[_Lines], compared: bool = Fal
     """The lines of several groups beside each other; compared: with the differences between them."""
     rows, column = [], ""
     for key, line in columns[0].items():
-        found = _rows(*key, [lines[key] for lines in columns])
-        cells = [_difference(line) if key[0] != column else "", *[""] * (len(found) - 1)]
+        shown = _rows(*key, [lines[key] for lines in columns])
+        cells = [_difference(line) if key[0] != column else "", *[""] * (len(shown) - 1)]
         column = key[0]
-        rows += [(*row, *[cell] * compared) for row, cell in zip(found, cells, strict=True)]
+        rows += [(*row, *[cell] * compared) for row, cell in zip(shown, cells, strict=True)]
     return Table(("", *names, *[_DIFFERENCE] * compared), rows)
 
 
