@@ -1,13 +1,15 @@
 """`twinflower status`: what is told from the files and locks of a folder alone."""
 
+import signal
 from dataclasses import replace
 
 import pytest
 
 from twinflower.errors import SettingError
+from twinflower.simulation.app import server_app
 from twinflower.simulation.cli import main
 from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
-from twinflower.simulation.results.folder import claimed
+from twinflower.simulation.results.folder import claimed, in_use
 from twinflower.simulation.results.resume import (
     ENDED_BY_FLOWER,
     status,
@@ -18,6 +20,8 @@ from twinflower.simulation.results.resume import (
 from twinflower.simulation.results.writing import write_config, write_plan, write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.processes import Interrupted
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 
@@ -108,3 +112,21 @@ def test_the_command_ends_with_a_status_for_monitors(failure, tmp_path, monkeypa
         main()
     assert ended.value.code == bool(failure)
     assert capsys.readouterr().out == (f"failed: {failure}\n" if failure else "finished after 2 rounds\n")
+
+
+def test_a_server_that_flower_ends_has_left_its_folder_before_flower_takes_over(tmp_path, monkeypatch):
+    """Flower's own handler may take a minute, because it reports to a SuperLink that is gone."""
+    left = []
+
+    def interrupted(*_):
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(server_app, "_train", interrupted)
+    monkeypatch.setattr(
+        server_app.signal, "raise_signal", lambda number: left.append((number, in_use(folder)))
+    )
+    folder = tmp_path / "run"
+    config = parse({"clients.count": 2, "output.dir": str(folder)})
+    monkeypatch.setattr(server_app, "_note_cause", lambda cause, where: left.append((cause, in_use(where))))
+    server_app._run(InProcessGrid(prepare(config)), config)
+    assert left == [(ENDED_BY_FLOWER, True), (signal.SIGTERM, False)]

@@ -123,8 +123,12 @@ def _run(grid: Grid, config: Config) -> None:
     setup = prepare_server(config)
     keep_all()
     folder = _folder(config)
-    with claimed(folder), _cause_noted(folder):
-        _train(grid, setup, folder)
+    try:
+        with claimed(folder), _cause_noted(folder):
+            _train(grid, setup, folder)
+    except Interrupted as end:
+        # Again, for Flower's own handler, which ends this process. That may take a minute, and the folder is free.
+        signal.raise_signal(end.number)
 
 
 @contextmanager
@@ -133,10 +137,10 @@ def _cause_noted(folder: Path) -> Iterator[None]:
     try:
         with interruptible():
             yield
-    except Interrupted as end:
+    except Interrupted:
         _note_cause(ENDED_BY_FLOWER, folder)
         report(Report(ended=True, failure=ENDED_BY_FLOWER))
-        signal.raise_signal(end.number)  # again, for Flower's own handler, which ends this process
+        raise
     except TwinflowerError as error:
         _note_cause(str(error), folder)
         raise
