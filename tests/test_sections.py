@@ -26,7 +26,7 @@ from twinflower.simulation.report.series import Series
 from twinflower.simulation.report.study import StoredRun, Study
 from twinflower.simulation.results.names import ANSWERS
 from twinflower.simulation.results.reading import digests, read_plan
-from twinflower.simulation.settings.toml import to_tables
+from twinflower.simulation.settings.reader import to_tables
 
 CURVES = """
 seeds = [0, 1]
