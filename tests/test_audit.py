@@ -311,6 +311,23 @@ def test_a_private_run_of_ours_keeps_its_claim():
     assert report.ratio > 0.8
 
 
+@pytest.mark.slow
+def test_noise_that_is_correlated_over_steps_keeps_its_claim():
+    """The replaced record is in the last of three batches, which costs .97 of the charge in mu."""
+    settings = {
+        "data.name": "breast-cancer", "objective.name": "logistic", "clients.count": 4, "rounds": 15, "epsilon": 1.0,
+        "algorithm": "fedavg", "step-size": 0.4, "privacy.mode": "gradient", "privacy.noise": "banded",
+        "local.fresh-batches": False, "local.batch-size": 36, "local.max-steps": 1,
+    }  # fmt: skip
+    case = audit.twinflower_case("ours", settings)
+    way, pair = "a far model", "one of many saturated rows reversed"
+    case = replace(case, mechanisms={way: case.mechanisms[way]}, pairs={pair: case.pairs[pair]})
+    report = audit.audit_case(case, replace(QUICK, counting=200, certain=20))
+    assert not report.alarms, report.text()
+    assert_allclose(report.certified.mu, gdp_mu(1.0, 1e-4))
+    assert report.ratio > 0.7
+
+
 def test_two_numbers_that_share_their_noise_are_found_from_few_runs():
     """A draw of the noise in the metrics: the number that it is in has no noise beside it."""
     rng = np.random.default_rng(5)
