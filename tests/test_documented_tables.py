@@ -14,8 +14,8 @@ _SPEC = importlib.util.spec_from_file_location("experiment_tables", ROOT / "expe
 tables = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(tables)
 FIGURES = sorted((ROOT / "docs" / "figures").glob("*.png"))
-BY_SCRIPTS = {  # docs/*.py, benchmarks/flamby.py, benchmarks/tuning.py, and the experiment in docs/tutorial.md
-    "hero", "idea", "tutorial", "attack", "discrete-cox", "flamby", "tuning",
+BY_SCRIPTS = {  # docs/*.py, benchmarks/{correlated,flamby,tuning}.py, and the experiment in docs/tutorial.md
+    "hero", "idea", "tutorial", "attack", "discrete-cox", "flamby", "tuning", "correlated",
     "clinicians-hospitals", "clinicians-survival", "clinicians-brca",
 }  # fmt: skip
 STORED = sorted(path.stem for path in tables.RESULTS.glob("*.csv"))

@@ -74,7 +74,7 @@ def sites(folder):
 
 
 def test_curves_are_those_of_lifelines_and_the_log_rank_tests_too(keys, tmp_path):
-    persons = inprocess.train(run(keys)).setup.persons
+    persons = inprocess.train(run(keys)).setup.answers["survival"]
     whole, pooled = SurvivalTable.together(persons.values()), pd.concat(sites(tmp_path))
     for name, table in whole.by_group.items():
         own = pooled[pooled.arm == name]
@@ -110,7 +110,7 @@ def slowly(frames, names):
 
 def test_the_stratified_test_sums_over_sites(keys, tmp_path):
     """And is not that of the pooled persons where hazards differ between sites."""
-    persons = inprocess.train(run(keys)).setup.persons
+    persons = inprocess.train(run(keys)).setup.answers["survival"]
     stratified = log_rank(persons.values())
     assert stratified.statistic == pytest.approx(slowly(sites(tmp_path), ARMS), rel=1e-8)
     pooled = log_rank([SurvivalTable.together(persons.values())])
@@ -151,11 +151,11 @@ def test_messages_and_arrays_count_the_same(changes, keys):
     setup = run(keys, changes)
     (arrays,) = cohort.train([setup])
     for train in (inprocess.train, over_the_wire):
-        for client, table in train(setup).setup.persons.items():
-            known = arrays.setup.persons[client]
+        for client, table in train(setup).setup.answers["survival"].items():
+            known = arrays.setup.answers["survival"][client]
             assert list(table.groups) == list(known.groups) == ARMS
             assert_array_equal(list(table.groups.values()), list(known.groups.values()))
-    found = arrays.setup.persons
+    found = arrays.setup.answers["survival"]
     back = CurveAnswers.restored(json.loads(json.dumps(CurveAnswers.stored(found))))
     for client, table in found.items():
         assert_array_equal(list(back[client].groups.values()), list(table.groups.values()))
@@ -168,15 +168,15 @@ def test_the_folder_and_the_report_have_the_groups(changes, keys, tmp_path):
     folder = write_run(result, tmp_path / "run")
     with (folder / "survival.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["client"] == "all"]
-    for name, table in SurvivalTable.together(result.setup.persons.values()).by_group.items():
+    for name, table in SurvivalTable.together(result.setup.answers["survival"].values()).by_group.items():
         own = [float(row["survival"]) for row in rows if row["group"] == name]
         assert_allclose(own, table.curve().survival)
     read, page = read_persons(folder), report_run(folder).read_text()
-    for client, table in result.setup.persons.items():
+    for client, table in result.setup.answers["survival"].items():
         for name, group in table.by_group.items():
             assert_allclose(read[client].by_group[name].cells, group.cells, atol=0.5)
     assert "Survival by arm" in page and "drug: at risk" in page
-    test = log_rank(result.setup.persons.values())
+    test = log_rank(result.setup.answers["survival"].values())
     assert (
         ("There is no log-rank test, because its p-value would be wrong" in page)
         == bool(changes)
