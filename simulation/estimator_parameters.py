@@ -86,7 +86,7 @@ def check_parameters(given: Any) -> None:
             Key((name,), kind, 0, Setting("", rule)).checked(int(value) if value is True else value, name)
     check_choice("row_scaling", given.row_scaling, ROW_SCALINGS)
     check_choice("missing", given.missing, MISSING)
-    if isinstance(given.terms, str):
+    if not isinstance(given.terms, list | tuple | None):
         raise SettingError(f'terms must be a list of texts such as ["age:sex", "age^2"]; got {given.terms!r}')
     categories = given.categories
     if categories is not None and not isinstance(categories, Mapping):

@@ -16,7 +16,7 @@ from twinflower.models.joint import likelihood_ratio
 from twinflower.models.model import inferred, nested_test
 from twinflower.simulation import cli
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs.run import trained_model
+from twinflower.simulation.runs.run import _likelihood, trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
@@ -177,3 +177,29 @@ def test_models_of_other_columns_or_rows_are_not_nested(tmp_path):
     fewer = replace(nested, facts=nested.facts._replace(events=1))
     with pytest.raises(SettingError, match="same rows"):
         nested_test(full, fewer, "it")
+
+
+def test_other_likelihoods_are_not_compared(tmp_path):
+    """Ties, links and weights of classes are settings of the objective; the label's range is the schema's."""
+    (tmp_path / "fewer").mkdir()
+    full, *_ = fitted(tmp_path, "logistic")
+    nested, *_ = fitted(tmp_path / "fewer", "logistic", ["group"])
+    assert nested_test(full, nested, "it").freedom == 2
+    others = [
+        replace(nested, origin={**nested.origin, "likelihood": "another"}),
+        replace(nested, half=2.0),
+        replace(
+            nested,
+            inputs=replace(nested.inputs, schema=replace(nested.inputs.schema, weight=None, label=None)),
+        ),
+    ]
+    for other in others:
+        with pytest.raises(SettingError, match="it has another likelihood"):
+            nested_test(full, other, "it")
+    digests = {
+        _likelihood(
+            parse({"objective.name": "discrete-cox", "objective.intervals": "8", "objective.link": link})
+        )
+        for link in ("logit", "cloglog")
+    }
+    assert len(digests) == 2

@@ -239,6 +239,48 @@ def test_rare_events_take_at_most_eight_rounds(kind, rate):
     assert_allclose(objective.grad(algorithm.model(server), rows), 0, atol=1e-10)
 
 
+def test_a_step_beyond_newtons_still_descends():
+    """Newton's step leaves out directions without curvature, as here from a far start. What is beyond it would then
+    lead uphill: steps became as short as 1e-21, and the run took 44 rounds."""
+    draw = np.random.default_rng(239)
+    number, columns = int(draw.choice([8, 20, 60, 300])), int(draw.integers(1, 5))
+    features = draw.normal(size=(number, columns)) * np.exp(draw.normal(size=columns) * draw.choice([0, 1]))
+    features = (features > 0.5).astype(float) if draw.random() < 0.3 else features
+    features = np.column_stack([features, np.ones(number)])
+    if draw.random() < 0.2:
+        features = np.column_stack([features, 1 - features[:, 0]])
+    rate = float(draw.choice([1, 0.1, 0.02]))
+    draw.normal(size=columns), draw.choice([0.3, 2])
+    l2 = float(draw.choice([0, 0, 0, 1e-3]))
+    objective = make_objective("softmax", features.shape[1], 3, l2=l2)
+    labels = draw.integers(0, 3, number) * (draw.random(number) < rate)
+    assert draw.random() < 0.3
+    start = draw.normal(size=objective.d) * float(draw.choice([1, 5]))
+    rows = Batch(features, labels)
+    algorithm, server, rounds = trained(objective, rows, number=60, sizes=[number], start=start)
+    assert algorithm.stops(server).reason == "converged" and rounds <= 32
+
+
+def test_sums_in_single_precision_keep_the_optimum_of_a_model():
+    """Their curvature is not 0 where it should be, so that no direction counts as redundant."""
+    for seed in (2, 7):
+        draw = np.random.default_rng(seed)
+        parts = [np.eye(k)[draw.integers(k, size=2000)] for k in (2, 2, 3, 4)]
+        design = np.column_stack([*parts, np.ones(2000)])
+        shares = 1 / (1 + np.exp(-design @ draw.normal(size=12) * 0.5))
+        slopes = (draw.random(2000) < shares) - 0.5
+        sums = (
+            design.T @ (design * (shares * (1 - shares))[:, None]),
+            -design.T @ slopes,
+            draw.normal(size=12),
+        )
+        matrix, gradient, x = (part.astype(np.float32).astype(float) for part in sums)
+        matrix, gradient = matrix / 2000, gradient / 2000
+        h = on_part(L1(1e-3), [Part((0, 11), 1)])
+        v = lowest_composite(matrix, gradient, x, h)
+        assert_allclose(h.prox(v - (gradient + matrix @ (v - x)), 1.0), v, rtol=0, atol=1e-6)
+
+
 def test_one_rate_is_exact_after_two_steps():
     """The deviance of counts with one rate is an exponential and a line."""
     counts = np.zeros(300)

@@ -187,6 +187,19 @@ def test_standardised_differences_are_those_of_the_pooled_rows(by, keys, tmp_pat
     assert command("table-one", folder) == 0
 
 
+def test_groups_without_a_common_category_have_no_standardised_difference():
+    """The covariance has no inverse in the direction of the difference, which is infinite and not 0."""
+    for shared, unknown in ((False, True), (True, False)):
+        layout = Layout((Variable("sex", ("m", "f")),), Variable("arm", ("a", "b")))
+        sexes, arms = np.repeat([0.0, 1.0], 50), np.repeat([0.0, 1.0], 50)
+        sexes[-1] = 0.0 if shared else 1.0
+        counted = Summaries.of(layout, layout.counted(sexes[:, None], arms), 100)
+        (line, *_) = [
+            line for line in with_differences(counted.lines()) if line.group == "all" and line.column
+        ]
+        assert math.isnan(line.difference) == unknown
+
+
 def test_the_noise_of_a_difference_is_its_spread():
     """Over 400 draws: the deviation of a number's difference, and the mean square of one that is only noise."""
     draw, sigma, rows = np.random.default_rng(0), 8.0, 4000

@@ -146,6 +146,8 @@ def test_an_estimator_with_terms_is_that_formula(numeric):
     assert [row.column for row in model.model_.coefficients()][-2:] == ["age:sex", "age^2"]
     for wrong, why in (
         ("age:sex", "terms must be a list"),
+        (5, "terms must be a list"),
+        (np.array(["age:sex", "age^2"]), "terms must be a list"),
         (["age:hair"], "'hair' in .columns., where it is not"),
     ):
         with pytest.raises((SettingError, DataError), match=why):

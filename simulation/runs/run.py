@@ -1,5 +1,6 @@
 """A run: its settings, where its training stands, its metrics so far, and how it ended."""
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -365,11 +366,17 @@ def trained_model(
     return trained(
         x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
         origin={
-            **origin(config, privacy), "seed": config.seed, "run": config.digest,
+            **origin(config, privacy), "seed": config.seed, "run": config.digest, "likelihood": _likelihood(config),
             **({"outcome": known} if (known := facts.outcome(setup)) else {}),
         }, information=information,
         selected=h.entries if isinstance(h, Support) else (), facts=facts.known(setup),
     )  # fmt: skip
+
+
+def _likelihood(config: Config) -> str:
+    """A digest of the settings by which two models can have likelihoods that are not comparable."""
+    kept = {key: value for key, value in config.items().items() if key.startswith("objective.")}
+    return hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
 
 
 def origin(config: Config, privacy: Mapping[str, Any] | None) -> dict[str, Any]:

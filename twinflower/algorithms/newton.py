@@ -31,14 +31,13 @@ rows at the last z are those from which standard errors follow (`information`), 
 
 No maximum. If columns separate the classes, or a category has no events, the likelihood rises for ever along a
 direction. There each step is about 1 in log odds (or log rates) and lowers what is left by the factor e, while near a
-maximum the decrement is squared. A single event weighs 1 in the log likelihood, so a finite maximum shows below that: a
-run ends without one if the decrement, below 0.01, falls by less than a factor of 5 in two rounds in a row with whole
-steps. Far from the maximum a curvature can round to 0 while the slope does not; then the run ends with that reason.
+maximum the decrement is squared. A run ends without one if the decrement, below 0.01 (a single event weighs 1), falls
+by less than a factor of 5 in two rounds in a row with whole steps. Far from the maximum a curvature can round to 0
+while the slope does not; then the run ends with that reason.
 
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
 (`problems.central`); coefficients which the rows do not determine are then named where standard errors are computed.
-
 With privacy "gradient" steps are those of `private_newton`.
 """
 
@@ -70,7 +69,8 @@ from .private_newton import KnownNoise, Noisy, PrivateSteps, without_padding
 
 GOING_ON, CONVERGED, UNBOUNDED, FLAT = 0, 1, 2, 3
 """Values of `Server.status`."""
-_DESCENT, _FEWEST = 1e-4, 0.01  # of the predicted decrease, what a step must reach; of rates, what one may leave
+_DESCENT = 1e-4  # part of the predicted decrease by which a step must lower the objective
+_KEPT, _SMALLEST_RATE = 0.1, 0.01  # what a step beyond Newton's keeps of its decrease, and of rates, at least
 _LONGEST, _STEEPEST, _HALVINGS, _LEAST = 0.5, 700.0, 50, 1e-300  # of a shorter step and the search for it
 _ROUNDING = 8.0  # units in the last place of an objective that is a mean of rounded losses
 _NEAR, _SLOW, _ROUNDS = 0.01, 0.2, 2  # no maximum: decrement, its ratio to the one before, and for how many rounds
@@ -280,13 +280,18 @@ class Newton(Algorithm):
             status = FLAT
         elif decrement <= self.tolerance + total.rows * self._slack(server, value):
             status = CONVERGED
-        linear = isinstance(self.regulariser, Zero | Support)
-        end = v + _beyond(server, total) if linear and decrement > _NEAR else v
+        end = self._end(server, total, x, v) if decrement > _NEAR else v
         return Server(
             v if status == CONVERGED else x, end, end - x, np.ones(()),
             np.asarray(value), np.asarray(self._slope(gradient, x, end)), np.asarray(decrement), np.asarray(slow),
             np.asarray(status), total.compact(self.robust),
         )  # fmt: skip
+
+    def _end(self, server: Server, total: Information, x: Array, v: Array) -> Array:
+        """v with what is beyond it, unless that undoes Newton's decrease: v can lack directions of little curvature."""
+        further, gradient = v + _beyond(server, total), total.gradient / total.rows
+        kept = self._slope(gradient, x, further) <= _KEPT * self._slope(gradient, x, v)
+        return further if kept and isinstance(self.regulariser, Zero | Support) else v
 
     def _slope(self, gradient: Array, x: Array, v: Array) -> float:
         """The predicted decrease of the objective by the step from x to v, where F has this gradient at x."""
@@ -312,8 +317,7 @@ class Newton(Algorithm):
         return server.x
 
     def server_metrics(self, server: Any) -> dict[str, Array]:
-        """The Newton decrement at x, half the squared distance from the optimum in standard errors; NaN with privacy.
-        """
+        """The Newton decrement at x, half the squared distance in standard errors to the optimum; NaN with privacy."""
         return {"decrement": np.full(server.x.shape[:-1], np.nan) if self.private else server.decrement}
 
     def stops(self, server: Any) -> Stop | None:
@@ -329,8 +333,7 @@ class Newton(Algorithm):
         return Stop(_NO_MAXIMUM, tuple(np.flatnonzero(sizes > _MOVING * sizes.max()).tolist()), warns=True)
 
     def information(self, server: Any) -> Information | Released | None:
-        """The sums over all rows at the last point of one run; with privacy noisy means, at the point before the last
-        step."""
+        """The sums over all rows at the last point of one run; with privacy noisy means, before the last step."""
         if self.private:
             return self.private.last(server.released.astype(np.float64), server.x.size, float(server.sigma))
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
@@ -345,7 +348,7 @@ def _beyond(server: Server, total: Information) -> Array:
     if not 0 < new < old * (1 - _FLAT):
         return np.zeros_like(last)
     c, step = math.log(old / new), -float(last @ total.gradient) / new
-    return last * (-math.log(max(1 - c * step, _FEWEST)) / c - step)  # type: ignore[no-any-return]
+    return last * (-math.log(max(1 - c * step, _SMALLEST_RATE)) / c - step)  # type: ignore[no-any-return]
 
 
 def _flat(total: Information) -> Index:

@@ -4,8 +4,9 @@
     categories:  sqrt(D^T S^- D)                      with D = p - p' of the shares p, p', S the mean of their
                                                       covariances diag(p) - p p^T, and its pseudo-inverse S^-
 
-The second is that of Yang and Dalton (SAS Global Forum 2012, paper 335), and the first one for two categories. Values
-that are missing do not count. Of more than two groups it is the largest difference of two.
+The second is that of Yang and Dalton (SAS Global Forum 2012, paper 335), and the first one for two categories. It is
+not known if D is not in the range of S: between groups that have no category in common nothing varies. Values that are
+missing do not count. Of more than two groups it is the largest difference between any two.
 
 Noise. For a number it is the standard deviation of that in the difference of the means; what the noise in s and s' adds
 is a part of the difference. For categories it is the root of the expected D^T S^- D if nothing differs but noise.
@@ -22,6 +23,7 @@ from ..arrays import Array
 from .summaries import ALL, MISSING, Line
 
 _NO_VARIANCE = 1e-12  # relative eigenvalue of a covariance
+_UNSPREAD = 1e-6  # relative part of a difference in directions without variance: rounding
 
 
 class Difference(NamedTuple):
@@ -76,6 +78,8 @@ def _of_categories(a: Sequence[Line], b: Sequence[Line]) -> Difference:
     covariance = sum(np.diag(p) - np.outer(p, p) for p in shares) / 2
     inverse = np.linalg.pinv(covariance, rcond=_NO_VARIANCE, hermitian=True)
     noise, away = sum(map(_noise, (a, b), shares)), shares[0] - shares[1]
+    if np.linalg.norm(covariance @ inverse @ away - away) > _UNSPREAD * np.linalg.norm(away):
+        return UNKNOWN
     return Difference(float(np.sqrt(away @ inverse @ away)), float(np.sqrt(np.trace(inverse @ noise))))
 
 

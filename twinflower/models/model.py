@@ -220,13 +220,18 @@ def inferred(
 def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTest:
     """The likelihood-ratio test of the columns and terms that a model has and a nested one, of this name, has not.
 
-    SettingError for models that are not nested or not at the maximum, or that were trained on other rows, as far as
-    their numbers, the events and the seed show it.
+    SettingError for models that are not nested or not at the maximum, or that were trained on other rows or with
+    another likelihood, as far as their settings, label, weights, numbers, events and seed show it.
     """
     others = set(nested.inputs.parts) - set(model.inputs.parts)
     if others or model.objective != nested.objective:
         more = ", ".join(sorted(others)) or f"objective {nested.objective}"
         raise SettingError(f"{name} is not nested in the model, which does not have {more}")
+    require(
+        _likelihood(model) == _likelihood(nested),
+        f"{name} has another likelihood: for a likelihood-ratio test the objective's settings, the label with its "
+        "range and exposure, and the weights must be the same",
+    )
     test = likelihood_ratio(inferred(model).facts, inferred(nested).facts)
     same = [(own.origin.get("seed"), own.facts.events, own.facts.dropped) for own in (model, nested)]
     require(
@@ -235,6 +240,13 @@ def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTe
         "rows left out",
     )
     return test._replace(column=f"likelihood ratio against {name}")
+
+
+def _likelihood(model: TrainedModel) -> tuple[Any, ...]:
+    """By what the likelihoods of two models can differ besides their columns."""
+    schema = model.inputs.schema
+    label = (schema.label, schema.weight) if schema else None
+    return label, model.classes, model.middle, model.half, model.origin.get("likelihood")
 
 
 def _inferred(model: TrainedModel, robust: bool) -> Inference:

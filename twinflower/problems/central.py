@@ -138,28 +138,27 @@ def _vertex(matrix: Array, v: Array, penalised: Mask) -> Array:
     while True:
         free = np.flatnonzero((v != 0) | ~penalised)
         signs, x = np.where(penalised, np.sign(v), 0.0)[free], v[free]
-        still = _still(matrix[np.ix_(free, free)], signs)
-        changed = np.flatnonzero(
-            (signs != 0) & (np.diag(still) > _SAME**0.5 * np.diag(still).max(initial=0.0))
-        )
+        still, scale = _still(matrix[np.ix_(free, free)], signs)
+        changed = np.flatnonzero((signs != 0) & (np.diag(still) > _SAME**0.5))
         if not len(changed):
             return v
-        step = -signs[changed[0]] * still[:, changed[0]]
+        step = -signs[changed[0]] * still[:, changed[0]] / scale
         until = np.divide(-x, step, out=np.full_like(x, np.inf), where=signs * step < 0)
         v[free] += until.min() * step
         v[free[until.argmin()]] = 0.0
 
 
-def _still(matrix: Array, signs: Array) -> Array:
-    """The sum of b b^T (d, d) over an orthonormal basis b, where the diagonal of the matrix is 1, of the directions
-    that are orthogonal to `signs` and without curvature."""
+def _still(matrix: Array, signs: Array) -> tuple[Array, Array]:
+    """The sum of b b^T (d, d) over an orthonormal basis b, where the diagonal of the matrix is scaled to 1, of the
+    directions that are orthogonal to `signs` and without curvature; and the scale (d,). With sums in single precision a
+    curvature that should be 0 is not: no direction is then without it."""
     scale, values, vectors = spectrum(matrix)
-    flat = vectors[:, values <= _SAME * values[-1:]]
+    flat = vectors[:, np.abs(values) <= _SAME * values[-1:]]
     slope = flat.T @ (signs / scale)
     length = np.linalg.norm(slope)
     if length > _SAME**0.5 * np.linalg.norm(signs / scale):
         flat = flat - np.outer(flat @ slope, slope / length**2)
-    return flat @ flat.T / np.outer(scale, scale)  # type: ignore[no-any-return]
+    return flat @ flat.T, scale
 
 
 def spectrum(matrix: Array) -> tuple[Array, Array, Array]:
