@@ -6,8 +6,7 @@
     server:     with l, g and H their sums over all clients, divided by the number N of rows, it takes z as the new x if
                 l + h(z) is low enough, and then
                 v <- argmin_v  <g, v - x> + (v - x)^T H (v - x) / 2 + h(v)
-                s <- v - x,  t <- 1
-                Otherwise t is made smaller. Then z <- x + t s.
+                s <- v - x,  t <- 1. Otherwise t is made smaller. Then z <- x + t s.
 
 client keeps     nothing
        receives  z (..., d)
@@ -19,10 +18,10 @@ Every client is needed in every round: losses of two rounds can be compared only
 
 A step is shortened until the objective falls by at least 1e-4 of what its slope predicts: to at most half of the last
 t, and to the minimum of the exponential curve with its slope, curvature and last value, because rates, odds and hazards
-are exponential in x. A round is one point, so a shorter step costs one round. Where events are rare, Newton's step from
-0 lowers the log rate by only 1. So a step also moves along the last one, to the minimum of the exponential curve with
-the slope and curvature there and the curvature before it (`_beyond`). Where the loss is quadratic the first step ends
-the run: the sums at its end follow from those at its start, except for `robust`, which takes another round.
+are exponential in x. A shorter step costs a round. Where events are rare, Newton's step from 0 lowers the log rate by
+only 1. So a step also moves along the last one, to the minimum of the exponential curve with the slope and curvature
+there and the curvature before it (`_beyond`). Where the loss is quadratic the first step ends the run: the sums at its
+end follow from those at its start, except for `robust`, which takes another round.
 
 The end. With D = -(<g, s> + h(v) - h(x)) >= 0, N D / 2 is the Newton decrement of the sum over all N rows: without h
 the log likelihood can still rise by that much if it is quadratic, and estimates are within sqrt(N D) standard errors of
@@ -30,15 +29,14 @@ the maximum. Below `tolerance`, or the rounding of the sum, x takes the last ste
 rows at the last z are those from which standard errors follow (`information`), to about sqrt(2 tolerance).
 
 No maximum. If columns separate the classes, or a category has no events, the likelihood rises for ever along a
-direction. There each step is about 1 in log odds (or log rates) and lowers what is left by the factor e, while near a
-maximum the decrement is squared. A run ends without one if the decrement, below 0.01 (a single event weighs 1), falls
-by less than a factor of 5 in two rounds in a row with whole steps. Far from the maximum a curvature can round to 0
-while the slope does not; then the run ends with that reason.
+direction. There each step is about 1 in log odds (or rates) and lowers what is left by the factor e, while near a maximum
+the decrement is squared. A run ends without one if the decrement, below 0.01 (a single event weighs 1), falls by less
+than a factor of 5 in two rounds in a row with whole steps; or if a curvature rounds to 0 and the slope does not.
 
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
 (`problems.central`); coefficients which the rows do not determine are then named where standard errors are computed.
-With privacy "gradient" steps are those of `private_newton`.
+With privacy steps are those of `private_newton`.
 """
 
 import math
@@ -264,8 +262,7 @@ class Newton(Algorithm):
 
     def _lower(self, server: Server, value: float) -> bool:
         """Whether the objective at the trial point is low enough."""
-        wanted = server.value + _DESCENT * server.length * server.slope
-        return bool(value <= wanted + self._slack(server, value))
+        return bool(value <= server.value + _DESCENT * server.length * server.slope + self._slack(server, value))
 
     def _advanced(self, server: Server, total: Information, value: float) -> Server:
         """The state after the trial point was taken, where the sums over all rows are `total`."""
