@@ -29,9 +29,9 @@ the maximum. Below `tolerance`, or the rounding of the sum, x takes the last ste
 rows at the last z are those from which standard errors follow (`information`), to about sqrt(2 tolerance).
 
 No maximum. If columns separate the classes, or a category has no events, the likelihood rises for ever along a
-direction. There each step is about 1 in log odds (or rates) and lowers what is left by the factor e, while near a maximum
-the decrement is squared. A run ends without one if the decrement, below 0.01 (a single event weighs 1), falls by less
-than a factor of 5 in two rounds in a row with whole steps; or if a curvature rounds to 0 and the slope does not.
+direction. There each step is about 1 in log odds (or rates) and lowers what is left by the factor e; near a maximum the
+decrement is squared. A run ends without one if the decrement, below 0.01 (a single event weighs 1), falls by less than
+a factor of 5 in two rounds in a row with whole steps, or if a curvature rounds to 0 and the slope does not.
 
 Redundant columns, such as the categories of a column beside the column of ones, or all scores of softmax, leave H
 without an inverse. Of all minima v, that without a component in the directions without curvature is taken
