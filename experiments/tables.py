@@ -119,12 +119,13 @@ def draw(name: str, results: Path | None = None) -> Path:
     with TemporaryDirectory() as folder:
         for curve in plan.curves:
             for seed in plan.seeds:
-                own = [
+                steps = [
                     row for row in lines
                     if (row["panel"], row["curve"], row["seed"]) == (*place(plan, curve), str(seed))
                 ]  # fmt: skip
                 _restore(
-                    run_folder(plan, Path(folder), curve, seed), max(own, key=lambda row: float(row["round"]))
+                    run_folder(plan, Path(folder), curve, seed),
+                    max(steps, key=lambda row: float(row["round"])),
                 )
         picture.write_bytes(draw_experiment(plan, Path(folder)).read_bytes())
     return picture

@@ -250,7 +250,8 @@ def test_a_step_beyond_newtons_still_descends():
     if draw.random() < 0.2:
         features = np.column_stack([features, 1 - features[:, 0]])
     rate = float(draw.choice([1, 0.1, 0.02]))
-    draw.normal(size=columns), draw.choice([0.3, 2])
+    draw.normal(size=columns)  # these draws
+    draw.choice([0.3, 2])  # are not used
     l2 = float(draw.choice([0, 0, 0, 1e-3]))
     objective = make_objective("softmax", features.shape[1], 3, l2=l2)
     labels = draw.integers(0, 3, number) * (draw.random(number) < rate)

@@ -105,6 +105,17 @@ def test_an_entry_says_how_the_noise_was_drawn_and_whom_it_protects():
     assert planned["privacy_loss"]["privacy_unit"] == "group of 3 records of a site"
 
 
+def test_an_entry_says_how_correlated_noise_is_counted_and_kept():
+    banded = {
+        "privacy.mode": "gradient", "privacy.noise": "banded", "local.fresh-batches": False, "local.batch-size": 16,
+        "local.max-steps": 1, "algorithm": "fedavg",
+    }  # fmt: skip
+    draft, plain = (entry(case_of(keys))["deployment"] for keys in (banded, {}))
+    assert "all correlated steps together" in draft["accounting"]["composition"]
+    assert "seeds of its last steps" in draft["implementation"]["mechanisms"]
+    assert "correlated" not in plain["accounting"]["composition"] + plain["implementation"]["mechanisms"]
+
+
 def test_the_command_writes_an_entry_and_refuses_a_run_without_a_guarantee(tmp_path, capsys):
     plan, out = tmp_path / "plan.toml", tmp_path / "entry.yaml"
     plan.write_text(

@@ -19,9 +19,13 @@ TO_DO = "TO DO by the curator: "
 _UNITS = {"record": "record", "group": "group of {size} records of a site", "site": "all records of a site"}
 _SEEDED = "Gaussian noise at every site, in this simulation from the seed among the settings."
 _SECRET = (
-    "Gaussian noise at every site, from ChaCha20 under keys that never leave the site's process, rounded to a grid.",
+    "Gaussian noise at every site, from ChaCha20 under keys that never leave the site, rounded to a grid.",
     "Floating-point errors: before each round a site bounds them by public numbers, and refuses the round if they "
     "could exceed 2^-21 of the noise's standard deviation.",
+)
+_CORRELATED = (
+    "The noise of a step is partly taken back in later ones. For that a site keeps the seeds of its last steps, beside "
+    "its ledger, until they are needed no more.",
 )
 _DISCRETE = (
     "Discrete Gaussian noise at every site, in whole numbers of cells, so that sums have no rounding errors."
@@ -31,8 +35,10 @@ _ALWAYS = (
     "The records stay at their sites, and each site has a ledger of what it has spent.",
     "Implemented in Python by Twinflower, on Flower.",
 )
-_COMPOSITION = (
-    "All messages of a site are one adaptive composition of Gaussian mechanisms, which is exact: squares of mu add up. "
+_ADAPTIVE = "All messages of a site are one adaptive composition of Gaussian mechanisms: "
+_SQUARES = "squares of mu add up, over the rounds that one record can be in. "
+_TOGETHER = "that of the rounds has the mu of how far one record can move all correlated steps together. "
+_CONVERSION = (
     "(epsilon, delta) follows from the total mu by the exact conversion of Gaussian differential privacy."
 )
 _POST_PROCESSING = (
@@ -52,7 +58,7 @@ def entry(case: Case) -> dict[str, Any]:
         "dp_variant": _variant(case),
         "privacy_loss": _loss(case),
         "deployment_model": _model(case),
-        "accounting": {"post_processing": _POST_PROCESSING, "composition": _COMPOSITION},
+        "accounting": {"post_processing": _POST_PROCESSING, "composition": _composition(case)},
         "implementation": _implementation(case),
         "administrative": {"registry_authors": [TO_DO + "who wrote this entry"]},
     }
@@ -123,10 +129,17 @@ def _implementation(case: Case) -> dict[str, str]:
     }
 
 
+def _composition(case: Case) -> str:
+    return _ADAPTIVE + (_TOGETHER if case.config.privacy.noise == "banded" else _SQUARES) + _CONVERSION
+
+
 def _noise(case: Case) -> Sequence[str]:
     """How the noise is drawn."""
-    discrete = [_DISCRETE] if case.config.privacy.trust == "sum" else []
-    return discrete or ([_SEEDED] if not case.deployed and not case.planned else _SECRET)
+    if case.config.privacy.trust == "sum":
+        return [_DISCRETE]
+    if not (case.deployed or case.planned):
+        return [_SEEDED]
+    return [*_SECRET, *(_CORRELATED if case.config.privacy.noise == "banded" else ())]
 
 
 def _texts(case: Case, title: str) -> str:

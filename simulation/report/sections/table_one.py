@@ -22,7 +22,7 @@ _LEGEND = (
 _DIFFERENCE = "standardised difference"
 _DIFFERENCES = (
     "The standardised difference of a number is that of its means in units of the groups' standard deviation, and of "
-    "categories their Mahalanobis distance; of more than two groups it is the largest of two."
+    "categories their Mahalanobis distance; of more than two groups it is the largest between any two."
 )
 _NOISY_DIFFERENCES = " In brackets: the noise in it (standard deviation). A difference of that size is noise."
 
