@@ -1,6 +1,4 @@
-"""FedAvg, FedProx, SCAFFOLD, FedDyn and ISRL-DP: against their papers, each other, and what they converge to."""
-
-from dataclasses import replace
+"""FedAvg, FedProx, SCAFFOLD, FedDyn and ISRL-DP: against each other, and what they converge to."""
 
 import numpy as np
 import pytest
@@ -22,7 +20,6 @@ from problems import (
 )
 
 from twinflower.algorithms import ALGORITHMS, ISRLDP, FedAvg, FedDyn, FedPDM, FedProx, Scaffold, SoteriaFL
-from twinflower.algorithms.algorithm import NO_INFO, RunInfo
 from twinflower.algorithms.echo import Echoed, confirmed
 from twinflower.algorithms.local import LocalMethod, path_length
 from twinflower.algorithms.server_prox import ServerProx
@@ -110,108 +107,15 @@ def test_one_full_batch_step_of_everybody_is_proximal_gradient_descent(algorithm
     assert 0 < np.count_nonzero(x) < 5
 
 
-# ------------------------------------------------------------------------------ slow loops from the papers
+# ------------------------------------------------------------------------------------------- h and momentum
 
 
 PROBLEM = {"sizes": [20, 13, 31, 20, 8], "features": 4, "classes": 2}
-ETA, DECAY, WALK, N, K, ROUNDS = 0.8, 0.5, LocalSchedule(batch_size=4), 5, 3, 25
-
-# How F weighs the clients: what an algorithm is told of their sizes, and the weights p_i
-WEIGHTS = {
-    "clients": (NO_INFO, np.full(5, 1 / 5)),
-    "rows": (RunInfo(5, 25, (20, 13, 31, 20, 8)), np.array([20, 13, 31, 20, 8]) / 92),
-}
-both_weightings = pytest.mark.parametrize("weighting", WEIGHTS)
+ETA, WALK, N, K, ROUNDS = 0.8, LocalSchedule(batch_size=4), 5, 3, 25
 
 
 def problem():
     return random_shards(**PROBLEM), make_objective("logistic", 4, 2, l2=0.1)
-
-
-def slope(x, rows):
-    """Gradient of l2-logistic regression, sample by sample."""
-    total = 0.1 * x
-    for a, y in zip(rows.features, rows.labels, strict=True):
-        s = 1.0 if y else -1.0
-        total = total - s * a / (1 + np.exp(s * (x @ a))) / len(rows.labels)
-    return total
-
-
-def soft(u, threshold):
-    return np.sign(u) * np.maximum(np.abs(u) - threshold, 0)
-
-
-def rounds_of(shards, schedule=WALK):
-    """(eta, [(i, batches)]) of every round."""
-    for t in range(1, ROUNDS + 1):
-        sampled = [(int(i), list(schedule.batches(shards, int(i), 0, t))) for i in participants(0, t, N, K)]
-        yield ETA / t**DECAY, sampled
-
-
-def weights_of(p, sampled):
-    """p_i of the clients of a round, for a mean."""
-    return [p[i] for i, _ in sampled]
-
-
-@both_weightings
-@pytest.mark.parametrize("mu", [0.0, 0.6])
-@pytest.mark.parametrize("gamma", [0.0, 0.02])
-def test_fedavg_and_fedprox_are_their_algorithms(mu, gamma, weighting):
-    """McMahan et al., Algorithm 1, equal weights or n_k / m_t; Li et al., Algorithm 2 with gradient steps for (2)."""
-    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
-    w = np.zeros(4)
-    for eta, sampled in rounds_of(shards):
-        ends, lengths = [], []
-        for _, batches in sampled:
-            v = w
-            for rows in batches:
-                v = v - eta * (slope(v, rows) + mu * (v - w))
-            ends.append(v)
-            lengths.append(sum(eta * (1 - eta * mu) ** j for j in range(len(batches))))
-        mine = weights_of(p, sampled)
-        w = soft(np.average(ends, 0, mine), gamma * np.average(lengths, 0, mine))
-    algorithm = FedProx(L1(gamma), step_size=ETA, step_decay=DECAY, mu=mu, info=info)
-    server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
-    assert_allclose(server.x0, w, rtol=0, atol=1e-12)
-    assert np.any(w)
-
-
-@both_weightings
-@pytest.mark.parametrize("nu", [0.0, 0.6])
-def test_server_momentum_is_its_algorithm(weighting, nu):
-    """Hsu et al., section 4.2: v <- beta v + dw and w <- w - v, with dw the mean of w - w_k. With nu Ma and Yarats,
-    Algorithm 1: g <- beta g + (1 - beta) dw, and a step along (1 - nu) dw + nu g."""
-    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
-    w, v = np.zeros(4), np.zeros(4)
-    for eta, sampled in rounds_of(shards):
-        dw = np.average([w - end(w, eta, batches) for _, batches in sampled], 0, weights_of(p, sampled))
-        v = 0.7 * v + (0.3 if nu else 1.0) * dw
-        w = w - ((1 - nu) * dw + nu * v if nu else v)
-    algorithm = FedAvg(step_size=ETA, step_decay=DECAY, server_momentum=0.7, momentum_weight=nu, info=info)
-    server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
-    assert_allclose(server.x0, w, rtol=0, atol=1e-12)
-
-
-@both_weightings
-def test_memory_is_mifa(weighting):
-    """Gu et al., Algorithm 1: G_k = (w - w_k)/eta of a client's last round, and w <- w - eta mean G over all clients
-    that have replied, then the prox."""
-    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
-    w, changes = np.zeros(4), {}
-    for eta, sampled in rounds_of(shards):
-        changes |= {i: (w - end(w, eta, batches)) / eta for i, batches in sampled}
-        w = w - eta * np.average(list(changes.values()), 0, [p[i] for i in changes])
-        w = soft(w, 0.02 * np.average([eta * len(b) for _, b in sampled], 0, weights_of(p, sampled)))
-    settings = {"step_size": ETA, "step_decay": DECAY, "aggregation": "memory", "info": info}
-    server, *_ = last(run(FedAvg(L1(0.02), **settings), shards, objective, WALK, ROUNDS, k=K))
-    assert_allclose(server.x0, w, rtol=0, atol=1e-12)
-
-
-def end(x, eta, batches):
-    """The end of a client's local steps from x."""
-    for rows in batches:
-        x = x - eta * slope(x, rows)
-    return x
 
 
 def test_server_momentum_leaves_the_optimum_where_it_is():
@@ -243,76 +147,6 @@ def test_subgradients_in_local_steps_are_a_loss_with_h_inside(name):
     ours = last(run(inside, shards, objective, WALK, ROUNDS, k=K))
     theirs = last(run(outside, shards, Inside(), WALK, ROUNDS, k=K))
     assert_allclose(ours[0].x0, theirs[0].x0, rtol=0, atol=1e-14)
-
-
-@both_weightings
-@pytest.mark.parametrize("schedule", [WALK, replace(WALK, max_local_steps=3)], ids=["unequal", "equal"])
-def test_scaffold_is_its_algorithm(weighting, schedule):
-    """Karimireddy et al., Algorithm 1, option II, eta_g = 1; with p_i for 1/N, and so sum_i p_i c_i for c."""
-    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
-    x, c, c_i = np.zeros(4), np.zeros(4), np.zeros((N, 4))
-    for eta, sampled in rounds_of(shards, schedule):
-        dy, dc = [], []
-        for i, batches in sampled:
-            y = x  # line 7
-            for rows in batches:
-                y = y - eta * (slope(y, rows) - c_i[i] + c)  # line 10
-            plus = c_i[i] - c + (x - y) / (len(batches) * eta)  # line 12 (ii)
-            dy.append(y - x)
-            dc.append(plus - c_i[i])  # line 13
-            c_i[i] = plus  # line 14
-        x = x + np.average(dy, 0, weights_of(p, sampled))  # lines 16, 17
-        c = c + np.dot(weights_of(p, sampled), dc)
-    algorithm = Scaffold(step_size=ETA, step_decay=DECAY, info=info)
-    server, states, *_ = last(run(algorithm, shards, objective, schedule, ROUNDS, k=K))
-    assert_allclose(server.x0, x, rtol=0, atol=1e-12)
-    assert_allclose(server.control, c, rtol=0, atol=1e-12)
-    assert_allclose(server.control, p @ states.after, rtol=0, atol=1e-12)
-    assert_allclose(states.after, c_i, rtol=0, atol=1e-12)
-
-
-@both_weightings
-def test_feddyn_is_its_algorithm(weighting):
-    """Acar et al., Algorithm 1, with gradient steps for its arg min, and p_i for its 1/m."""
-    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
-    alpha, theta, h, linear = 0.5, np.zeros(4), np.zeros(4), np.zeros((N, 4))
-    for eta, sampled in rounds_of(shards):
-        thetas = []
-        for i, batches in sampled:
-            own = theta
-            for rows in batches:
-                own = own - eta * (slope(own, rows) - linear[i] + alpha * (own - theta))
-            linear[i] = linear[i] - alpha * (own - theta)  # the paper's gradient of L_k at theta_k
-            thetas.append(own)
-        mine = weights_of(p, sampled)
-        h = h - alpha * sum(share * (own - theta) for share, own in zip(mine, thetas, strict=True))
-        theta = np.average(thetas, 0, mine) - h / alpha
-    algorithm = FedDyn(step_size=ETA, step_decay=DECAY, alpha=alpha, info=info)
-    server, states, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K))
-    assert_allclose(server.x0, theta, rtol=0, atol=1e-12)
-    assert_allclose(server.drift, h, rtol=0, atol=1e-12)
-    assert_allclose(states.after, linear, rtol=0, atol=1e-12)
-
-
-@both_weightings
-@pytest.mark.parametrize("output", ["last", "average", "weighted"])
-def test_isrl_dp_is_its_algorithm(output, weighting):
-    """Lowy and Razaviyayn, Algorithm 1: noisy mini-batch gradients, projection, weighted average."""
-    (shards, objective), (info, p) = problem(), WEIGHTS[weighting]
-    noise = seeded_noise(0.2)
-    w, path = np.zeros(4), []
-    for t, (eta, sampled) in enumerate(rounds_of(shards), 1):
-        noisy = noise(t)(np.array([slope(w, batches[0]) for _, batches in sampled]))
-        w = w - eta * np.average(noisy, 0, weights_of(p, sampled))
-        w = w / max(1.0, np.linalg.norm(w) / 0.7)
-        path.append(w)
-    weights = {"last": [0] * (ROUNDS - 1) + [1], "average": [1] * ROUNDS, "weighted": range(1, ROUNDS + 1)}
-    expected = np.average(path, axis=0, weights=list(weights[output]))
-    algorithm = ISRLDP(
-        Ball(0.7), step_size=ETA, step_decay=DECAY, final_model=output, privacy="gradient", info=info
-    )
-    server, *_ = last(run(algorithm, shards, objective, WALK, ROUNDS, k=K, noise=noise))
-    assert_allclose(algorithm.model(server), expected, rtol=0, atol=1e-12)
 
 
 # ------------------------------------------------------------------------------------ what they converge to

@@ -1,4 +1,4 @@
-"""MR-MTL: that it is the paper's algorithm, the models at which it ends, its releases, and the clients' own models."""
+"""MR-MTL: the models at which it ends, its releases, and the clients' own models."""
 
 import csv
 from html import unescape
@@ -21,7 +21,6 @@ from twinflower.privacy.plan import EVALUATION
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO
-from twinflower.randomness import participants
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.writing import write_run
@@ -37,37 +36,6 @@ EQUAL, BY_ROWS = np.full(N, 1 / N), np.array(SIZES) / sum(SIZES)
 def info_of(shares):
     """The run's information with which clients have these weights."""
     return RunInfo(N, sizes=SIZES if shares is BY_ROWS else ())
-
-
-def paper(algorithm, shares, shards, objective, schedule, number, k, start):
-    """The authors' program in plain loops, with sampled clients: the mean and the models after each round."""
-    models = [start.copy() for _ in range(N)]
-    mean = start
-    for t in range(1, number + 1):
-        for i in (int(i) for i in participants(0, t, N, k)):
-            for rows in schedule.batches(shards, i, 0, t):
-                slope = objective.grad(models[i], rows) + algorithm.mean_pull * (models[i] - mean)
-                models[i] = models[i] - algorithm.step_size * slope
-        mean = shares @ np.array(models)
-        yield mean, np.array(models)
-
-
-@pytest.mark.parametrize("k", [N, K])
-@pytest.mark.parametrize("shares", [EQUAL, BY_ROWS], ids=["clients", "rows"])
-@pytest.mark.parametrize("schedule", [FULL, LocalSchedule(5, 4)])
-@pytest.mark.parametrize("pull", [0.0, 0.7])
-def test_rounds_are_the_papers_algorithm(k, shares, schedule, pull):
-    shards, objective = convex_problem()
-    algorithm = MRMTL(mean_pull=pull, step_size=0.5, info=info_of(shares))
-    start = np.linspace(-1, 1, objective.d)
-    steps = run(algorithm, shards, objective, schedule, 12, k, start=start)
-    printed = paper(algorithm, shares, shards, objective, schedule, 12, k, start)
-    for mine, (mean, models) in zip(steps, printed, strict=True):
-        assert_allclose(algorithm.model(mine.server), mean, rtol=0, atol=1e-12)
-        assert_allclose(mine.server.x0, mean, rtol=0, atol=1e-12)
-        assert_allclose(algorithm.client_models(mine.server), models, rtol=0, atol=1e-12)
-        assert_array_equal(mine.states.x, mine.server.models)
-    assert np.linalg.norm(models - start, axis=-1).min() > 0.1
 
 
 # ------------------------------------------------------------------------------------- the methods that it is

@@ -156,24 +156,6 @@ def test_the_primal_step_is_the_argmin_of_the_augmented_lagrangian(method, h):
     assert lagrangian(w) <= found.fun + 1e-12
 
 
-def test_the_papers_subgradient_form_is_its_loop():
-    """(7)-(9) with R' at the released model and eta / sqrt(n), node by node."""
-    graph, h = make_graph("erdos-renyi", N, degree=2.5), ElasticNet(0.05, 0.1)
-    algorithm = on(graph, ZCDPNFL, rho=0.3, step_size=0.7, step_decay=0.5, regulariser=h)
-    server, states = last(run(algorithm, RIDGE, 40, noise_of))
-    sent, dual = np.zeros((N, D)), np.zeros((N, D))
-    for n in range(1, 41):
-        eta, w = 0.7 / np.sqrt(n), np.zeros((N, D))
-        for k in range(N):
-            slope = RIDGE.grad(sent[k], SHARDS.rows(k)) + 0.05 * np.sign(sent[k]) + 0.1 * sent[k]
-            right = sent[k] / eta - slope - dual[k] + 0.3 * sum(sent[k] + sent[o] for o in graph[k])
-            w[k] = right / (1 / eta + 2 * 0.3 * len(graph[k]))
-        sent = noise_of(n)(w)
-        dual = np.array([dual[k] + 0.3 * sum(sent[k] - sent[o] for o in graph[k]) for k in range(N)])
-    assert_allclose(server.w, sent, atol=1e-12)
-    assert_allclose(duals_of(algorithm, server, states), dual, atol=1e-12)
-
-
 def test_the_paper_in_matrices():
     """L+ = D + A and L- = D - A of the definitions around (16), and (16) holds for our steps."""
     graph = make_graph("erdos-renyi", N, degree=2.5)
@@ -208,22 +190,6 @@ def test_the_printed_appendix_diverges():
     assert np.abs(w).max() > 1e6
     ours = last(run(on(graph, ZCDPNFL, rho=rho, step_size=eta), RIDGE, 300))[0]
     assert_allclose(ours.w, np.tile(minimise(RIDGE, ZERO, SHARDS.everyone(), np.zeros(D)), (N, 1)), atol=1e-6)
-
-
-def test_metropolis_weights_are_the_transcription():
-    graph = make_graph("star", N)
-    algorithm = on(graph, NetworkedSubgradient, regulariser=L1(0.1), step_size=0.3, step_decay=0.5)
-    server, _ = last(run(algorithm, RIDGE, 5))
-    d, w = [len(o) for o in graph], np.zeros((N, D))
-    for n in range(1, 6):
-        new = np.zeros((N, D))
-        for k in range(N):
-            weights = {o: 1 / (1 + max(d[k], d[o])) for o in graph[k]}
-            mixed = (1 - sum(weights.values())) * w[k] + sum(a * w[o] for o, a in weights.items())
-            slope = RIDGE.grad(w[k], SHARDS.rows(k)) + 0.1 * np.sign(w[k])
-            new[k] = mixed - 0.3 / np.sqrt(n) * slope
-        w = new
-    assert_allclose(server.w, w, atol=1e-13)
 
 
 def test_metropolis_weights_after_a_death_are_those_of_the_graph_that_is_left():
