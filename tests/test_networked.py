@@ -46,7 +46,6 @@ from twinflower.work import LocalWork
 N, D, WALK = 6, 5, LocalSchedule(0, 1)
 SHARDS = random_shards([7, 9, 8, 7, 10, 8], D, 0, seed=2)
 RIDGE = make_objective("least-squares", D, 0, l2=0.2)
-EVERYONE = np.arange(N)
 NAMED = [name for name in TOPOLOGIES if name != "file:PATH"]
 FITTING = [name for name in NAMED if name != "torus"]  # which has no room for 6 clients
 
