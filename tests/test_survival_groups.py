@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 
 import numpy as np
 import pandas as pd
@@ -160,6 +161,24 @@ def test_messages_and_arrays_count_the_same(changes, keys):
     for client, table in found.items():
         assert_array_equal(list(back[client].groups.values()), list(table.groups.values()))
         assert back[client][2:5] == table[2:5]
+
+
+@pytest.mark.parametrize("changes", [{}, PRIVATE])
+def test_numbers_at_risk_stand_below_every_curve_at_the_same_ends_of_intervals(changes, keys, tmp_path):
+    """Those of the table at the ticks of the axis: at an end, whoever enters the next interval; none after a curve."""
+    folder = write_run(inprocess.train(run(keys, changes)), tmp_path / "run")
+    page = report_run(folder).read_text()
+    shown = dict(re.findall(r'aria-label="([^"]+), at risk: ([^"]+)"', page))
+    table = SurvivalTable.together(read_persons(folder).values())
+    known = {name: own.curve() for name, own in {"all sites": table, **table.by_group}.items()}
+    assert known.keys() < shown.keys() and len(shown) == len(known) + len(SIZES)
+    for name, text in shown.items():
+        numbers = dict(reversed(part.split(" at ")) for part in text.split(", "))
+        assert list(numbers) == ["0", "750", "1500", "2250", "3000"]
+        if name in known:
+            entering, end = known[name].at_risk[::3], np.append(1.0, known[name].survival)[::3]
+            pairs = zip(entering, end[:-1], strict=True)
+            assert list(numbers.values())[:-1] == [f"{n:.0f}" if at == at else "-" for n, at in pairs]
 
 
 @pytest.mark.parametrize("changes", [{}, PRIVATE])

@@ -258,7 +258,7 @@ def test_a_report_and_survival_csv_name_the_time_and_the_sites(keys, tmp_path):
         found = {row["client"]: row["site"] for row in csv.DictReader(file)}
     assert found == {"all": "all"} | {f"{place}": f"site-{place}.csv" for place in range(3)}
     page = report_run(folder).read_text(encoding="utf-8")
-    assert ">days<" in page
+    assert ">time (days)<" in page
 
 
 def test_a_single_time_can_be_a_number(keys):

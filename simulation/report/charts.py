@@ -43,6 +43,14 @@ class Line(NamedTuple):
     final: str
 
 
+class Counts(NamedTuple):
+    """Whole numbers below a chart, at places x (P,) on its axis, which are its ticks: for each line of them, (P,)."""
+
+    title: str
+    x: Array
+    rows: Sequence[Array]
+
+
 class Chart(NamedTuple):
     """A chart of lines; bounds are the heights of horizontal lines, in percent, that a result must not exceed.
 
@@ -57,6 +65,8 @@ class Chart(NamedTuple):
     bounds: Sequence[Tick]
     remark: str = ""
     frame: str = ""
+    below: str = ""  # title of the counts
+    counts: Sequence[Sequence[Tick]] = ()
 
     @property
     def description(self) -> str:
@@ -111,22 +121,33 @@ class Axis(NamedTuple):
 def chart(
     title: str, x_label: str, series: Sequence[Series], logs: tuple[bool, bool] = (False, False),
     units: tuple[str, str] = ("", ""), limits: Sequence[float] = (), remark: str = "", frame: str = "",
+    counts: Counts | None = None,
 ) -> Chart:  # fmt: skip
     """A chart of series, each a mean with a band over the seeds.
 
     logs, units: whether an axis is logarithmic, and its unit, for x and y. limits: bounds on y.
     frame: "fraction", with y from 0 to 1 and no last values, which say nothing of a curve that ends at 0 or 1; or
-    "square", with both axes from 0 to 1 and their diagonal.
+    "square", with both axes from 0 to 1 and their diagonal. counts: for each series, and the range of x.
     """
     series = [_thinned(one) for one in series]
-    x = Axis.over(_all(one.x for one in series), logs[0])
+    x = Axis.over(counts.x if counts else _all(one.x for one in series), logs[0])
     heights = [part for one in series for part in (one.centre, one.low, one.high)]
     y = Axis.over(_all([*heights, np.asarray(limits, dtype=float)]), logs[1])
     x, y = Axis(0.0, 1.0) if frame == "square" else x, Axis(0.0, 1.0) if frame else y
+    across = [_tick(x, at, f"{at:g}") for at in counts.x] if counts else x.ticks(units[0])
     return Chart(
-        title, x_label, [_line(one, x, y) for one in series], x.ticks(units[0]), y.ticks(units[1]),
-        [_tick(y, limit, f"bound {limit:g}") for limit in limits], remark, frame,
+        title, x_label, [_line(one, x, y) for one in series], across, y.ticks(units[1]),
+        [_tick(y, limit, f"bound {limit:g}") for limit in limits], remark, frame, *_below(counts, x),
     )  # fmt: skip
+
+
+def _below(counts: Counts | None, x: Axis) -> tuple[str, Sequence[Sequence[Tick]]]:
+    if counts is None:
+        return "", ()
+    return counts.title, [
+        [_tick(x, at, f"{round(n):,}" if n == n else "-") for at, n in zip(counts.x, row, strict=True)]
+        for row in counts.rows
+    ]
 
 
 def _all(parts: Iterable[Array]) -> Array:

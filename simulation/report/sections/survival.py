@@ -9,7 +9,7 @@ from twinflower.models.intervals import LEVEL, Share
 from twinflower.models.survival import Curve, LogRank, SurvivalTable, log_rank
 
 from ...results.reading import read_persons
-from ..charts import chart
+from ..charts import Chart, Counts, chart
 from ..document import Section, Table
 from ..labels import number
 from ..series import Series
@@ -19,6 +19,7 @@ from .sites import label_of
 _TITLE = "Fraction without the event"
 _MOST_SITES = 8  # curves in a chart
 _MOST_ROWS = 40
+_MOST_PARTS = 5  # of the axis, between ends of intervals at which the number at risk stands below a chart
 _INTERVAL = f"{LEVEL:.0%} interval"
 _TIMES = ("up to", "at risk", "events", "censored", "survival", _INTERVAL, "cumulative hazard", "deviation")
 _SITES = ("site", "persons", "events", "median survival")
@@ -33,7 +34,7 @@ def survival(run: StoredRun) -> list[Section]:
     table = SurvivalTable.together(sites.values())
     curve, time = table.curve(), time_name(run)
     remark = f"{_name(table)} estimate. The band is the {_INTERVAL}."
-    charts = [chart(_TITLE, time, [_line("all sites", curve)], remark=remark, frame="fraction")]
+    charts = [_chart(time, {"all sites": curve}, remark)]
     folded = [Section("The numbers", tables=[_numbers(curve)])]
     parts = [_by_group(run, table, list(sites.values()))] if table.groups else []
     if len(sites) > 1:
@@ -78,9 +79,9 @@ def _span(median: Share) -> str:
 
 
 def time_name(run: StoredRun) -> str:
-    """The column of the times, which often says their unit; "time" for data without a schema."""
+    """The time with the column that has it, which often says the unit; "time" for data without a schema."""
     schema = run.model.inputs.schema if run.model else None
-    return schema.label.column if schema else "time"
+    return f"time ({schema.label.column})" if schema else "time"
 
 
 def _by_site(run: StoredRun, sites: Mapping[str, SurvivalTable]) -> Section:
@@ -89,9 +90,9 @@ def _by_site(run: StoredRun, sites: Mapping[str, SurvivalTable]) -> Section:
         (name, f"{sites[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
         for name, curve in curves.items()
     ]
-    lines = [_line(name, curve, False) for name, curve in list(curves.items())[:_MOST_SITES]]
-    remark = "" if len(lines) == len(sites) else f"{len(lines)} of {len(sites)} sites."
-    drawn = chart(_TITLE, time_name(run), lines, remark=remark, frame="fraction")
+    shown = dict(list(curves.items())[:_MOST_SITES])
+    remark = "" if len(shown) == len(sites) else f"{len(shown)} of {len(sites)} sites."
+    drawn = _chart(time_name(run), shown, remark, band=False)
     table = Table(_SITES, rows).first(_MOST_ROWS, "{shown} of {all}; the others are in survival.csv.")
     return Section("Survival by site", charts=[drawn], tables=[table])
 
@@ -104,9 +105,7 @@ def _by_group(run: StoredRun, table: SurvivalTable, sites: Sequence[SurvivalTabl
         (name, f"{tables[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
         for name, curve in curves.items()
     ]
-    drawn = chart(
-        _TITLE, time_name(run), [_line(name, own) for name, own in curves.items()], frame="fraction"
-    )
+    drawn = _chart(time_name(run), curves)
     return Section(
         f"Survival by {by}", _tests(table, sites), charts=[drawn],
         tables=[Table((by, *_SITES[1:]), rows), _numbers_by_group(curves)],
@@ -139,7 +138,22 @@ def _numbers_by_group(curves: Mapping[str, Curve]) -> Table:
     return Table(("up to", *headings), rows).thinned(_MOST_ROWS, "{shown} of {all}; all are in survival.csv.")
 
 
-def _line(label: str, curve: Curve, band: bool = True) -> Series:
+def _chart(time: str, curves: Mapping[str, Curve], remark: str = "", band: bool = True) -> Chart:
+    """Curves over one grid of time, with the numbers at risk below, at ends of some intervals."""
+    one = next(iter(curves.values()))
+    ends = np.arange(0, len(one.time) + 1, -(-len(one.time) // _MOST_PARTS))
+    counts = Counts("at risk", np.append(0.0, one.time)[ends], [_at_risk(c)[ends] for c in curves.values()])
+    lines = [_line(name, curve, band) for name, curve in curves.items()]
+    return chart(_TITLE, time, lines, remark=remark, frame="fraction", counts=counts)
+
+
+def _at_risk(curve: Curve) -> Array:
+    """The number at risk at 0 and at the end of every interval; NaN where noise has ended the curve."""
+    left = np.append(curve.at_risk, curve.at_risk[-1] - curve.events[-1] - curve.censored[-1])
+    return np.where(np.isfinite(np.append(1.0, curve.survival)), left, np.nan)
+
+
+def _line(label: str, curve: Curve, band: bool) -> Series:
     """The curve as steps, each down at the end of its interval."""
     x = np.repeat(np.append(0.0, curve.time), 2)[1:]
     centre = _steps(curve.survival)
