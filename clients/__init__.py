@@ -28,6 +28,7 @@ from .methods import (
     ScaffoldClient,
     SoteriaFLClient,
     SSCAClient,
+    TamunaClient,
     ZCDPNFLClient,
 )
 from .mods import for_flower_strategies, numbered

@@ -119,6 +119,15 @@ class ProxSkipClient(AlgorithmClient):
     algorithm_class = algorithms.ProxSkip
 
 
+class TamunaClient(AlgorithmClient):
+    """Keeps its control variate, its last message and the column of its mask. Receives x0 and a column, takes local
+    steps, whose number is public randomness of the round, and sends the entries of their end point in the mask:
+    `twinflower.algorithms.tamuna.Tamuna.client_update`.
+    """
+
+    algorithm_class = algorithms.Tamuna
+
+
 class ISRLDPClient(AlgorithmClient):
     """Keeps no state. Receives x0 and sends the (noisy) mean gradient of one batch:
     `twinflower.algorithms.isrl_dp.ISRLDP.client_update`.
@@ -240,6 +249,7 @@ CLIENTS: dict[str, type[AlgorithmClient]] = {
         FedDualAvgClient,
         MRMTLClient,
         ProxSkipClient,
+        TamunaClient,
         ISRLDPClient,
         SoteriaFLClient,
         LDPPrimalDualClient,

@@ -32,6 +32,7 @@ from .methods import (
     RelayStrategy,
     Scaffold,
     SoteriaFL,
+    Tamuna,
 )
 from .questions import SiteEvaluation
 from .star import StarStrategy

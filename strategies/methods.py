@@ -193,6 +193,16 @@ class ProxSkip(StarStrategy):
     algorithm_class = algorithms.ProxSkip
 
 
+class Tamuna(StarStrategy):
+    """Keeps x0, and sends it with each client's column of the mask. Receives the entries in the mask of the end points
+    of the clients' local steps, and averages each: `twinflower.algorithms.tamuna.Tamuna.server_update`.
+
+    The request is repeated to a client that does not reply, and the run stops if there is still no reply.
+    """
+
+    algorithm_class = algorithms.Tamuna
+
+
 class ISRLDP(StarStrategy):
     """Keeps x0 and the average of all its iterates. Sends x0, receives each client's (noisy) mean gradient, takes one
     gradient step and applies the prox: `twinflower.algorithms.isrl_dp.ISRLDP.server_update`.
@@ -348,6 +358,7 @@ STRATEGIES: dict[str, type[StarStrategy]] = {
         FedDualAvg,
         MRMTL,
         ProxSkip,
+        Tamuna,
         ISRLDP,
         SoteriaFL,
         LDPPrimalDual,

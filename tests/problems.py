@@ -180,6 +180,22 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "privacy.mode": "public-state",
         "epsilon": 30.0,
     },
+    "tamuna": {
+        "algorithm": "tamuna",
+        "clients.per-round": 0,
+        "local.max-steps": 5,
+        "senders": 3,
+        "regulariser.name": "none",
+    },
+    "tamuna-private": {
+        "algorithm": "tamuna",
+        "clients.per-round": 0,
+        "communication-probability": 0.4,
+        "control-step": 0.3,
+        "regulariser.name": "none",
+        "privacy.mode": "public-state",
+        "epsilon": 30.0,
+    },
     "scaffold": {"algorithm": "scaffold", "step-size": 0.4, "privacy.mode": "public-state", "epsilon": 30.0},
     "scaffold-rows": {
         "algorithm": "scaffold",

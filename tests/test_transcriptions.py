@@ -22,7 +22,7 @@ from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, ZERO
 from twinflower.problems.topologies import make_graph
-from twinflower.randomness import participants
+from twinflower.randomness import participants, stream
 
 SIZES, D, WEIGHT, ROUNDS = (20, 13, 31, 20, 8, 16), 4, 0.02, 8
 N, TOTAL = len(SIZES), sum(SIZES)
@@ -255,6 +255,25 @@ def proxskip(c: Case) -> Iterator[np.ndarray]:
         yield met
 
 
+def tamuna(c: Case) -> Iterator[np.ndarray]:
+    """Condat et al., the authors' program with all clients: columns of a pattern with s ones in a row, permuted."""
+    gamma, p, s = c.a.step_size, c.a.communication_probability, c.a.senders
+    eta = c.a.control_step or p * N * (s - 1) / (s * (N - 1))
+    pattern, k = np.zeros((D, N)), 0
+    for j in range(D):
+        for _ in range(s):
+            pattern[j, k], k = 1, (k + 1) % N
+    mean, h = START, np.zeros((N, D))
+    for t in range(1, ROUNDS + 1):
+        sent = pattern[:, stream(0, "rand-k", round_=t).permutation(N)].T
+        x = np.tile(mean, (N, 1))
+        for _ in range(c.a.steps_of(t)):
+            x = np.array([x[i] - gamma * (c.grad(x[i], SHARDS.rows(i)) - h[i]) for i in range(N)])
+        mean = (sent * x).sum(0) / s
+        h = h + eta / gamma * sent * (mean - x)
+        yield mean
+
+
 def ldp_primal_dual(c: Case) -> Iterator[np.ndarray]:
     """Zhang 2023 (6), with the explicit dual y and the matrix L = I - 1 1^T / n, without noise."""
     gamma, pull = c.a.step_size, (c.a.scale or N) / N
@@ -430,6 +449,7 @@ RECURSIONS: dict[str, tuple[Callable[[Case], Iterator[np.ndarray]], list[dict[st
     "feddualavg": (feddualavg, [{"server_step": 0.7}]),
     "mr-mtl": (mr_mtl, [{"regulariser": ZERO}]),
     "proxskip": (proxskip, [{}]),
+    "tamuna": (tamuna, [{"regulariser": ZERO}, {"regulariser": ZERO, "senders": 4, "control_step": 0.15}]),
     "isrl-dp": (isrl_dp, [{"final_model": output} for output in ("last", "average", "weighted")]),
     "soteriafl": (soteriafl, [{"shift_step": 0.7}, SPARSE]),
     "ldp-primal-dual": (ldp_primal_dual, [{}, {"scale": 1.0}]),

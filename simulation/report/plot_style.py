@@ -32,6 +32,7 @@ COLOURS = {
     "fedadam": "#a8481a",
     "mr-mtl": "#29a37a",
     "proxskip": "#0a4e64",
+    "tamuna": "#29a351",
     "isrl-dp": "#8c564b",
     "soteriafl": "#48a329",
     "ldp-primal-dual": "#c2185b",

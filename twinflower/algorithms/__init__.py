@@ -23,13 +23,14 @@ from .scaffold import Scaffold
 from .soteriafl import SoteriaFL
 from .ssca import SSCA
 from .ssca_constrained import ConstrainedSSCA
+from .tamuna import Tamuna
 from .zcdp_nfl import DPNFL, ZCDPNFL
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     algorithm.name: check_class(algorithm)
     for algorithm in (
         FedPDM, BSDPFedPDM, FedAvg, FedProx, FedAdam, Scaffold, FedDyn, FedADMM, FedDR, FedMiD, FedDualAvg, MRMTL,
-        ProxSkip, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, FedSGM, ZCDPNFL, DPNFL, PADMM,
+        ProxSkip, Tamuna, ISRLDP, SoteriaFL, LDPPrimalDual, SSCA, ConstrainedSSCA, FedSGM, ZCDPNFL, DPNFL, PADMM,
         NetworkedSubgradient, Newton, NewtonPath,
     )
 }
