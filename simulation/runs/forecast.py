@@ -6,6 +6,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from twinflower.algorithms.fedavg import FedAvg
 from twinflower.algorithms.local import LocalMethod, path_length
 from twinflower.arrays import Array, Index
 from twinflower.privacy import best_guess, detection, gdp_epsilon
@@ -16,6 +17,7 @@ from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from .advice import outlook
+from .method import derives_step
 from .privacy import spent
 from .setup import PreparedRun
 
@@ -118,6 +120,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
         *_correlated(plan),
         (f"bound on a {_bounded(setup.config)}'s gradient", f"{plan.bounds.gradient:.4g}"),
         ("noise multiplier of a client", _between(plan.multipliers)),
+        *_step(setup),
     ]
     if plan.mu_tuning:
         share = plan.mu_tuning**2 / (plan.mu_tuning**2 + plan.mu_limit**2)
@@ -126,6 +129,15 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
         rows.append(("neighbours of a client", _between(np.array([len(near) for near in setup.neighbours]))))
     rows += [row for query in setup.queries for row in query.planned()] + beside_l1(setup)
     return rows + (_shared(plan) if isinstance(plan, SumPlan) else []) + _cost(plan)
+
+
+def _step(setup: PreparedRun) -> list[tuple[str, str]]:
+    """The step size, if it follows from the noise."""
+    if not derives_step(setup.config):
+        return []
+    return [
+        ("step size, from the noise (fedavg.step-size = 0)", f"{cast(FedAvg, setup.method).step_size:.6g}")
+    ]
 
 
 def _correlated(plan: Plan) -> list[tuple[str, str]]:

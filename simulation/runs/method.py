@@ -8,6 +8,7 @@ import numpy as np
 
 from twinflower.algorithms import Algorithm
 from twinflower.algorithms.algorithm import RunInfo
+from twinflower.algorithms.fedavg import FedAvg
 from twinflower.arrays import Array, Index
 from twinflower.errors import SettingError
 from twinflower.privacy.plan import Plan
@@ -25,17 +26,27 @@ from twinflower.sums.pooled import Pooled
 from twinflower.sums.summed import Summed
 
 from ..settings import Config
+from ..settings.sections import Gradient
 
 
 def build_method(config: Config, objective: Model, sizes: Index, neighbours: Neighbours) -> Algorithm:
     """The algorithm for clients with these numbers of rows (N,); SettingError if it does not fit the objective."""
     algorithm = replace(config.method, regulariser=regulariser_of(config, objective))
+    if derives_step(config):
+        algorithm = replace(algorithm, step_size=1.0)
     algorithm = _with_info(algorithm, config, sizes, neighbours, objective)
     algorithm.check(objective)
     check_clipping(objective, algorithm.privacy)
     for layout in (algorithm.inbox, algorithm.upload):
         layout.bits(objective.d)  # SettingError if a sparsification ratio keeps none of the d entries
     return algorithm
+
+
+def derives_step(config: Config) -> bool:
+    """Whether the step size follows from the noise of a run (`untuned.with_step`)."""
+    privacy = config.privacy
+    noisy = isinstance(privacy, Gradient) and privacy.trust == "local"
+    return noisy and isinstance(config.method, FedAvg) and not config.method.step_size
 
 
 def regulariser_of(config: Config, objective: Model) -> Regulariser:

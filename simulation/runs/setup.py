@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.algorithms import Algorithm
+from twinflower.algorithms.untuned import with_step
 from twinflower.arrays import Array, Index, Labels
 from twinflower.data.columns import Counts, Label, Range, Survival
 from twinflower.data.dataset import OWN, Dataset
@@ -36,7 +37,15 @@ from twinflower.sums.summed import Summed
 from ..settings import DEFAULT_CLIENTS, Config, check
 from .central import Central
 from .division import divided, load_rows
-from .method import build_method, graph_of, starting_point, through_sums, weighting_of, with_noise
+from .method import (
+    build_method,
+    derives_step,
+    graph_of,
+    starting_point,
+    through_sums,
+    weighting_of,
+    with_noise,
+)
 from .privacy import make_plan
 
 _REFERENCE = 500  # rows
@@ -264,6 +273,9 @@ def _assembled(config: Config, data: Dataset, with_graph: bool = True) -> Prepar
     start = starting_point(config, objective)
     setup = PreparedRun(config, data, division, objective, method, schedule, start, held=held)
     plan = make_plan(config, method, objective, schedule, division.sizes, setup.queries)
+    if plan and derives_step(config):
+        method = with_step(method, plan)
+        plan = make_plan(config, method, objective, schedule, division.sizes, setup.queries)
     method = with_noise(method, objective, plan, schedule, division.sizes)
     method = through_sums(method, config.privacy.trust, plan, schedule, division.sizes)
     setup = replace(setup, plan=plan, algorithm=method)

@@ -13,7 +13,7 @@ from twinflower.arrays import PRECISIONS, Index
 from twinflower.data.partitioners import Method, Sizes
 from twinflower.data.sets import ArrayData, Data, OwnData, TableData
 from twinflower.errors import SettingError
-from twinflower.known_objectives import ObjectiveSettings
+from twinflower.known_objectives import TORCH, ObjectiveSettings
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.penalties import Penalty
 from twinflower.problems.topologies import Topology
@@ -176,12 +176,26 @@ class Config:
         return found
 
 
+_UNTUNED: dict[str, Value] = {
+    "fedavg.step-size": 0.0, "fedavg.server-momentum": 0.9, "objective.clip-norm": 1.0, "local.max-steps": 1,
+}  # fmt: skip
+"""Of FedAvg in a private run of a PyTorch module without a step size (docs/pytorch.md says why)."""
+
+
+def _untuned(choices: Mapping[str, Value], values: Mapping[str, Value]) -> dict[str, Value]:
+    """Defaults that these choices change."""
+    private = choices["privacy.mode"] in ("gradient", "public-state") and values.get("privacy.trust") != "sum"
+    module = kind_of(choices["objective.name"]) == TORCH and choices["algorithm"] == "fedavg"
+    return dict(_UNTUNED) if private and module and "fedavg.step-size" not in values else {}
+
+
 def configured(values: Mapping[str, Value]) -> Config:
     """The configuration with these values for keys that have an effect, and defaults for all other keys.
 
     Raises SettingError for a value of the wrong type or outside its range.
     """
     choices = {key: values.get(key, DEFAULTS[key]) for key in CHOICES}
+    values = _untuned(choices, values) | dict(values)
     chosen: dict[str, dict[str, Value]] = {}
     for name, value in values.items():
         declared = CATALOGUE[name]

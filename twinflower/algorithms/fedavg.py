@@ -34,9 +34,9 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import numpy as np
 
 from ..arrays import Array, Index, Seeds
-from ..errors import SettingError
+from ..errors import SettingError, require
 from ..problems.regularisers import Zero
-from ..settings import FRACTION, Setting, between
+from ..settings import FRACTION, Setting, at_least, between
 from ..work import LocalWork, Report
 from .memory import Aggregation, Memory, empty_memory, mean_of_memory, remember
 from .messages import Upload
@@ -121,6 +121,12 @@ class FedAvg(PlainAveraging):
     name: ClassVar[str] = "fedavg"
     title: ClassVar[str] = "FedAvg, DP-FedAvg: local SGD and averaging"
 
+    step_size: Annotated[
+        float,
+        Setting(
+            "length of a step along the gradient in the first round; 0: by the noise of a private run", at_least(0)
+        ),
+    ] = 0.4
     server_momentum: Annotated[
         float, Setting("part of its last movement that the server adds to the mean; 0: no momentum", FRACTION)
     ] = field(default=0.0, kw_only=True)
@@ -140,6 +146,15 @@ class FedAvg(PlainAveraging):
             mean = mean + momentum
         new = super().step_to(mean, server, uploads, clients, round_)
         return new._replace(momentum=momentum if nu else new.x0 - server.x0)  # type: ignore[no-any-return]
+
+    def check(self, objective: Any) -> None:
+        """In addition, require a step size."""
+        super().check(objective)
+        require(
+            self.step_size > 0,
+            "fedavg.step-size must be above 0: only in a run with privacy.mode gradient or public-state, and trust "
+            "local, it may be 0 and follows from the noise; got 0",
+        )
 
     def check_average(self) -> None:
         """In addition, require that there is no momentum."""

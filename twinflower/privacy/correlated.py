@@ -62,9 +62,19 @@ def noise_in_sums(bandwidth: int, per_epoch: int, steps: int) -> float:
     """The root mean square, over all steps, of the noise in the sum of all gradients so far, for mu = 1 and a record
     that moves the gradients of steps 0, per_epoch, 2 per_epoch, ... by 1."""
     record = (np.arange(steps) % per_epoch == 0).astype(float)
+    errors = np.cumsum(_column_sums(bandwidth, steps) ** 2)
+    return math.sqrt(squared_sensitivity(record[None], bandwidth) * errors.mean())
+
+
+def left_in_sum(bandwidth: int, steps: int) -> float:
+    """The noise in the sum of so many steps, beside that of independent noise with the same sigma."""
+    return math.sqrt(np.mean(_column_sums(bandwidth, steps) ** 2))
+
+
+def _column_sums(bandwidth: int, steps: int) -> Array:
+    """How much (steps,) of each vector z is in the sum of the steps, the last vector first."""
     weights = np.cumsum(inverse_root(min(bandwidth, steps)))
-    rows = np.concatenate([weights, np.full(max(0, steps - len(weights)), weights[-1])])  # of sums of B
-    return math.sqrt(squared_sensitivity(record[None], bandwidth) * np.cumsum(rows**2).mean())
+    return np.concatenate([weights, np.full(max(0, steps - len(weights)), weights[-1])])
 
 
 @lru_cache

@@ -1,0 +1,117 @@
+"""The step size that follows from the noise of a private run."""
+
+import numpy as np
+import pytest
+from problems import small
+
+from twinflower.algorithms.untuned import FARTHEST, NOISE, noise_in_model, with_step
+from twinflower.errors import SettingError
+from twinflower.simulation.runs.forecast import forecast
+from twinflower.simulation.runs.setup import prepare
+from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.runtimes.inprocess import InProcessGrid
+from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.simulation.settings.reader import parse
+
+STEPPING = {
+    "rounds": 40, "epsilon": 2.0, "noise-multiplier": 0.0, "step-size": 0.0, "regulariser.name": "none",
+    "step-decay": 0.0, "objective.l2": 0.0, "objective.nonconvex": 0.0,
+}  # fmt: skip
+KINDS = {
+    "full batches": {"batch-size": 0, "local.max-steps": 1},
+    "noisy gradients": {"privacy.mode": "gradient", "batch-size": 5, "local.max-steps": 3},
+    "banded": {
+        "privacy.mode": "gradient", "privacy.noise": "banded", "local.fresh-batches": False, "batch-size": 5,
+        "local.max-steps": 2,
+    },
+    "sampled sites": {"batch-size": 0, "local.max-steps": 1, "clients.per-round": 3},
+    "rows as weights": {
+        "batch-size": 0, "local.max-steps": 1, "clients.weighting": "rows", "partition.name": "sizes",
+        "partition.sizes": "400, 12, 90, 90, 90, 200, 30, 7",
+    },
+}  # fmt: skip
+kinds = pytest.mark.parametrize("keys", KINDS.values(), ids=KINDS)
+
+
+def private(**keys):
+    return small("fedavg", **{**STEPPING, "privacy.mode": "public-state"} | keys)
+
+
+@kinds
+def test_the_noise_in_a_model_is_that_of_the_formula(keys):
+    """The gradients are small beside it, and steps of 1e-6 do not change them."""
+    setups = [private(**keys | {"epsilon": 0.02, "step-size": 1e-6, "seed": seed}) for seed in range(4)]
+    parts = [
+        cohort.train([setup])[0].model / 1e-6 / noise_in_model(setup.method, setup.plan) for setup in setups
+    ]
+    assert abs(np.std(parts) - 1) < 5 / np.sqrt(2 * np.size(parts))
+
+
+@kinds
+@pytest.mark.parametrize(
+    "others", [{}, {"server-momentum": 0.9}, {"server-momentum": 0.9, "momentum-weight": 0.5}]
+)
+def test_without_gradients_a_model_would_end_at_this_noise(keys, others):
+    """Momentum multiplies what a step does in the end by 1 / (1 - beta), and a mean of changes does not."""
+    setup = private(**keys, **others)
+    beta, nu = others.get("server-momentum", 0.0), others.get("momentum-weight", 0.0)
+    whole = 1.0 if nu else 1.0 - beta
+    assert setup.method.step_size / whole == pytest.approx(NOISE / noise_in_model(setup.method, setup.plan))
+
+
+def test_clip_norm_and_epsilon_leave_the_noise_in_the_model_as_it_is():
+    first = private(**KINDS["full batches"], objective__clip_norm=0.5)
+    for keys in ({"objective.clip-norm": 0.05}, {"epsilon": 1.0}, {"rounds": 10}, {"samples-per-client": 30}):
+        setup = private(**KINDS["full batches"] | {"objective.clip-norm": 0.5} | keys)
+        ends = [s.method.step_size * noise_in_model(s.method, s.plan) for s in (first, setup)]
+        assert ends[0] == pytest.approx(ends[1])
+        assert first.method.step_size != pytest.approx(setup.method.step_size)
+
+
+def test_where_noise_is_no_limit_steps_stay_short():
+    setup = private(**KINDS["full batches"], epsilon=1e6)
+    assert setup.method.step_size == pytest.approx(FARTHEST / setup.plan.bounds.gradient)
+
+
+@pytest.mark.parametrize("kind", ["full batches", "sampled sites", "banded"])
+def test_the_run_costs_what_it_may_in_all_runtimes_and_says_its_step(kind):
+    setup = private(**KINDS[kind])
+    assert setup.plan.epsilon_limit == pytest.approx(2.0, rel=1e-6)
+    assert with_step(setup.method, setup.plan).step_size == pytest.approx(setup.method.step_size)
+    result = run_strategy(setup, InProcessGrid(setup), "inprocess")
+    (stacked,) = cohort.train([setup])
+    np.testing.assert_allclose(stacked.model, result.model, rtol=1e-9, atol=1e-12)
+    (told,) = [value for name, value in forecast(setup) if name.startswith("step size")]
+    assert float(told) == pytest.approx(setup.method.step_size, rel=1e-5)
+
+
+def test_what_a_user_sets_counts():
+    chosen = {
+        "algorithm": "fedavg",
+        "objective.name": "torch:model.py:cnn",
+        "privacy.mode": "gradient",
+        "epsilon": 8.0,
+    }
+    config = parse(chosen)
+    assert (config.method.step_size, config.method.server_momentum) == (0.0, 0.9)
+    assert (config.objective.clip_norm, config.local.max_steps) == (1.0, 1)
+    config = parse(chosen | {"clip-norm": 0.5, "server-momentum": 0.0, "local.max-steps": 4})
+    assert (config.method.step_size, config.method.server_momentum) == (0.0, 0.0)
+    assert (config.objective.clip_norm, config.local.max_steps) == (0.5, 4)
+    for others in (
+        {"step-size": 0.1},
+        {"privacy.trust": "sum", "privacy.honest-sites": 1},
+        {"algorithm": "fedprox"},
+    ):
+        config = parse(chosen | others)
+        assert config.method.step_size > 0
+        assert config.objective.clip_norm == 0
+    assert parse(config.items()) == config
+
+
+def test_a_run_without_noise_of_its_own_needs_a_step_size():
+    rule = "fedavg.step-size must be above 0"
+    with pytest.raises(SettingError, match=rule):
+        private(**KINDS["full batches"], privacy__trust="sum", privacy__honest_sites=8, clients__per_round=0)
+    with pytest.raises(SettingError, match=rule):
+        prepare(parse({"algorithm": "fedavg", "step-size": 0.0}))
