@@ -652,7 +652,7 @@ def test_runs_of_the_same_name_are_not_taken_for_seeds(call, compare, tmp_path):
     assert "a/digits" in text
     assert "b/digits" in text
     assert "+-" not in text
-    assert "8 (delta 0.0001; 82% guessed)" in text
+    assert "8 (delta 0.0001; attacker right 82%)" in text
 
 
 def test_compare_tells_what_was_spent_and_where_nothing_is_guaranteed(call, compare, tmp_path):

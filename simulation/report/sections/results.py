@@ -218,7 +218,7 @@ def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
     if any(p["epsilon"] is None for p in private):
         return "no guarantee"
     worst = max(private, key=lambda p: p["epsilon"])
-    return f"{worst['epsilon']:.4g} (delta {worst['delta']:g}; {best_guess(worst['mu']):.0%} guessed)"
+    return f"{worst['epsilon']:.4g} (delta {worst['delta']:g}; attacker right {best_guess(worst['mu']):.0%})"
 
 
 def spread(runs: Sequence[Mapping[str, Any]], key: str, form: str, unit: float = 1.0) -> str:
