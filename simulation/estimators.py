@@ -57,12 +57,13 @@ from .estimator_inputs import (
 from .estimator_parameters import Nested, Size, check_parameters, default_algorithm, mode_of, run_config
 from .report.labels import score
 from .report.messages import row_line
-from .runs.facts import distance, known
+from .runs.facts import distance, of_fit
 from .runs.run import Progress, Run, origin
 from .runs.setup import PreparedRun, prepare_rows
 from .runtimes import cohort
 
 _OBJECTIVES = [*(name for name in LOSSES if name != COUNTING), *NETWORKS]
+_ROUNDING = 1e-9  # of a target at an end of its range, relative to half the range
 _RHO = 0.1  # weight of the penalty that ties a site to the server, in units of the loss's curvature
 _STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
@@ -130,11 +131,15 @@ class Federated(Nested):  # type: ignore[misc]
     def _train(self, X: Any, y: NDArray[Any], own: PerRow, label: Mapping[str, Any], **trains: Any) -> Any:
         """Train and set the fitted attributes; RunError if the run fails.
 
-        own: the arguments of `fit` about single rows. label: the classes or the range of y, as in the file of a schema.
+        y: classes, signed times, or numbers of which [-1, 1] is the range. own: the arguments of `fit` about single
+        rows. label: the classes or the range of y, as in the file of a schema.
         trains: further fields of the trained model.
         """
         rows = len(y)
         weights, public = weighted(own.weights, rows, self.weight_range, self._private)
+        outside = {} if weights is None else {"sample_weight": weights != own.weights}
+        if "range" in label:
+            outside["y"], y = np.abs(y) > 1 + _ROUNDING, np.clip(y, -1.0, 1.0)
         inputs, seed = self._inputs(X, label), int(check_random_state(self.random_state).randint(2**31 - 1))
         groups = numbered(own.groups, rows, self._private, self.group_size)
         order, sizes = by_site(own.sites, rows, self.num_sites, seed, groups)
@@ -164,7 +169,7 @@ class Federated(Nested):  # type: ignore[misc]
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
             result.model, setup.config.objective.name, inputs, form=setup.config.objective.form, origin=made,
-            information=result.information, facts=known(result.setup), **trains,
+            information=result.information, facts=of_fit(result.setup, X, inputs, outside), **trains,
         )  # fmt: skip
         return self
 
@@ -374,7 +379,7 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
         X, y = self._checked(X, y, y_numeric=True)
         middle, half = self._target(y)
         label = {"range": [middle - half, middle + half]}
-        scaled = np.clip((y - middle) / half, -1.0, 1.0)
+        scaled = (y - middle) / half
         own = PerRow(sites, groups, sample_weight)
         return self._train(X, scaled, own, label, middle=middle, half=half)  # type: ignore[no-any-return]
 

@@ -4,6 +4,7 @@ import warnings
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 from problems import LASSO
 from scipy import sparse
@@ -21,6 +22,7 @@ from twinflower import FederatedClassifier, FederatedRegressor
 from twinflower.data.dataset import Dataset
 from twinflower.data.schema_file import read_schema
 from twinflower.errors import DataError, RunError, SettingError
+from twinflower.models.facts import Clipped
 from twinflower.simulation.estimator_parameters import Size, default_algorithm, run_config
 from twinflower.simulation.runs.facts import distance
 from twinflower.simulation.runs.setup import prepare, prepare_rows
@@ -128,6 +130,34 @@ def test_columns_of_a_data_frame_keep_their_names(tmp_path, ranges):
         with pytest.raises(DataError, match="the rows have no column 'age'"):
             own.predict_proba(X.rename(columns={"age": "Age"}))
     FederatedClassifier(random_state=0, settings={"objective.l2": 0.1}).fit(frame(values), values[:, 1] > 0)
+
+
+@pytest.mark.parametrize("as_table", [False, True])
+def test_estimators_count_clipped_values(as_table):
+    """Of columns, targets and weights; beyond 1% there are no intervals. In a private fit nobody counts them."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame(draw.uniform(20, 90, (300, 2)), columns=["age", "size"])
+    y = 0.1 * frame["age"].to_numpy() + draw.normal(size=300)
+    X = frame if as_table else frame.to_numpy()
+    age, size = ("age", "size") if as_table else ("x0", "x1")
+    ranges = {"age": (30, 80), "size": (20, 90)} if as_table else ([30, 20], [80, 90])
+    outside = Clipped(int(((frame["age"] < 30) | (frame["age"] > 80)).sum()), 300)
+    keys = {"row_scaling": "all", "settings": {"evaluation.standard-errors": True}}
+    found = FederatedRegressor(ranges=ranges, **keys).fit(X, y).model_.coefficients()
+    assert found.facts.clipped == {age: outside} and np.isnan(found[1].p_value)
+    others = {"target_range": (3, 9), "weight_range": (0, 1)}
+    weights = draw.uniform(0, 1.5, 300)
+    found = (
+        FederatedRegressor(ranges=(20, 90), **others, **keys)
+        .fit(X, y, sample_weight=weights)
+        .model_.coefficients()
+    )
+    low, high = int(((y < 3) | (y > 9)).sum()), int((weights > 1).sum())
+    assert found.facts.clipped == {"y": Clipped(low, 300), "sample_weight": Clipped(high, 300)}
+    found = FederatedRegressor(**keys).fit(X, y).model_.coefficients()
+    assert found.facts.clipped == {} and np.isfinite(found[1].p_value)
+    private = FederatedRegressor(epsilon=8, ranges=ranges, target_range=(0, 10), row_scaling="all").fit(X, y)
+    assert private.model_.facts.clipped == dict.fromkeys([age, size, "y"])
 
 
 @pytest.mark.parametrize("private", [{}, {"epsilon": 8.0, "ranges": (-1, 1), "random_state": 0}])

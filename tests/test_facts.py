@@ -14,6 +14,8 @@ from test_inference import at_maximum, sites
 from typer.testing import CliRunner
 
 import twinflower
+from twinflower.data.checks import describe_fit
+from twinflower.data.schema_file import read_schema
 from twinflower.models.facts import Clipped, Facts
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
@@ -70,6 +72,12 @@ def in_text(text):
 
 
 KNOWN = ("rows", "events", "distance", "converged")
+
+
+def by_newton(keys):
+    """The keys of a run by Newton's method in place of FedAvg."""
+    kept = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
+    return kept | {"algorithm": "newton", "rounds": 20}
 
 
 def trained(folder, converged, **keys):
@@ -130,7 +138,7 @@ def test_a_private_run_says_nothing_about_events(tmp_path):
     (result,) = cohort.train([prepare(parse(keys))])
     facts = twinflower.load(write_run(result, tmp_path / "run")).facts
     assert (facts.rows, facts.events, facts.clipped) == (200, None, {"age": None, "size": None})
-    assert dict(facts.lines)["values clipped to their range"] == "age: not counted; size: not counted"
+    assert dict(facts.lines)["values clipped to their range"] == "not counted: age, size"
     assert facts.columns("age")["values_clipped"] is None
 
 
@@ -163,6 +171,33 @@ def test_clipped_values_are_counted_and_more_than_a_hundredth_withhold_the_inter
             output == "csv" or not clipped or f"{clipped} of 200" in text or f"{clipped}, 200" in spaced(text)
         )
         assert output == "csv" or ("withheld, because more than 1% of the values" in text) == (clipped > 2)
+
+
+@pytest.mark.parametrize(
+    ("objective", "old", "new", "column"),
+    [
+        ("least-squares", "range = [-20, 20]", "range = [0, 5]", "y"),
+        ("poisson", "counts = 60", "counts = 2", "y"),
+        ("poisson", "exposure-range = [0.1, 20]", "exposure-range = [1, 20]", "years"),
+    ],
+)
+def test_clipped_labels_and_exposures_count_like_columns(objective, old, new, column, tmp_path):
+    """They make other coefficients: everywhere their number is shown, and the intervals are withheld."""
+    keys = sites(tmp_path, objective)[0]
+    schema = tmp_path / "schema.toml"
+    assert old in schema.read_text()
+    schema.write_text(schema.read_text().replace(old, new))
+    (result,) = cohort.train([prepare(parse(by_newton(keys)))])
+    found = twinflower.load(write_run(result, tmp_path / "run")).coefficients()
+    tables = [csv.DictReader(file.open()) for file in sorted(tmp_path.glob("[0-9].csv"))]
+    values = np.array([float(row[column]) for table in tables for row in table])
+    low, high = {"y": (0, 2 if objective == "poisson" else 5), "years": (1, 20)}[column]
+    outside = int(((values < low) | (values > high)).sum())
+    assert outside > 10 and found.facts.clipped == {column: Clipped(outside, 200)}
+    assert np.isnan([row.p_value for row in found]).all()
+    assert any(f"{column} ({outside} of 200" in remark for remark in found.remarks)
+    fits = [describe_fit(tmp_path / f"{number}.csv", read_schema(schema)) for number in range(3)]
+    assert sum(clipped for fit in fits for name, _, _, clipped in fit if name == column) == outside
 
 
 def test_without_privacy_a_private_range_clips_nothing(tmp_path):

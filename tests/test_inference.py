@@ -331,7 +331,7 @@ def test_a_model_that_is_not_at_the_maximum_is_said_to_be_so(tmp_path):
 def test_the_step_size_that_is_named_is_that_of_the_largest_curvature():
     """With which gradient descent reaches the maximum of a quadratic, and with twice of which it does not."""
     matrix = np.array([[9.0, 1.0, 0.0], [1.0, 4.0, 0.5], [0.0, 0.5, 2.0]]) * 100
-    sums = Information(400, 0.0, 1.0, np.ones(3), matrix, np.zeros((3, 3)))
+    sums = Information(400, 0.0, 1.0, 400, np.ones(3), matrix, np.zeros((3, 3)))
     step = 400 / np.linalg.eigvalsh(matrix)[-1]
     assert _largest_step(sums, 0.0).startswith(f"{step:.2g} is 1 / L")
     shrinking, growing = (
@@ -381,6 +381,64 @@ def test_collinear_columns_are_not_determined(tmp_path):
     found = trained_on(keys, lambda setup: at_maximum(setup).start)
     assert "columns are collinear or never vary: (intercept), age per unit, size per unit" in found.remarks[0]
     assert found.rows[-1].std_error > 0
+
+
+def by_newton(keys, **changes):
+    """The run of Newton's method with these keys, and the inference of its model."""
+    keys = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
+    (run,) = cohort.train([prepare(parse(keys | {"algorithm": "newton", "rounds": 20} | changes))])
+    return run, inferred(trained_model(run.setup, run.model, None, run.information))
+
+
+@pytest.mark.parametrize("base", ["a", "d"])
+def test_a_category_without_rows_has_no_estimate_and_the_fit_is_at_the_maximum(base, tmp_path):
+    """As the reference it leaves all contrasts and the intercept without one; the likelihood has the same maximum."""
+    (tmp_path / "fewer").mkdir()
+    exact = by_newton(sites(tmp_path / "fewer", "logistic")[0])[1].facts
+    keys, *_ = sites(tmp_path, "logistic")
+    schema = tmp_path / "schema.toml"
+    names = ["a", "b", "c", "d"] if base == "a" else ["d", "a", "b", "c"]
+    schema.write_text(schema.read_text().replace('["a", "b", "c"]', str(names).replace("'", '"')))
+    run, found = by_newton(keys)
+    terms = {row.term for row in found.rows if row.column == "group" and row.term != row.reference}
+    loose = {"d"} if base == "a" else terms
+    for row in found.rows:
+        known = row.column in ("age", "size") or (row.column == "group" and row.term not in loose)
+        known |= row.column == "(intercept)" and base == "a"
+        assert np.isfinite([row.estimate, row.ratio]).all() == known
+    assert found.facts.converged and found.facts.parameters == exact.parameters == 5
+    assert found.facts.log_likelihood == pytest.approx(exact.log_likelihood, rel=1e-9)
+    (remark,) = [text for text in found.remarks if text.startswith("not determined")]
+    assert f"warning: {remark}" in run.warnings()
+    assert ("if the reference of group has no rows, choose another one (--reference)" in remark) == (
+        base == "d"
+    )
+    folder = write_run(run, tmp_path / "run")
+    shown = CliRunner().invoke(cli.app, ["coefficients", str(folder)], catch_exceptions=False).output
+    assert "nan" not in shown
+    if base == "d":
+        model = twinflower.load(folder)
+        assert (
+            np.isfinite([row.std_error for row in model.coefficients(references={"group": "a"})]).sum() == 5
+        )
+
+
+def test_labels_without_a_residual_have_estimates_and_no_errors(tmp_path):
+    keys, *_ = sites(tmp_path, "least-squares")
+    rewrite(tmp_path, lambda age, size, group, y: (age, size, group, "7.0"))
+    run, found = by_newton(keys)
+    assert run.stop is not None and not run.stop.warns
+    assert found.facts.converged and found.facts.log_likelihood is None
+    assert_allclose([found.rows[0].estimate, found.rows[1].estimate], [7.0, 0.0], atol=1e-12)
+    assert np.isnan([row.std_error for row in found.rows]).all()
+    assert "the model predicts every label exactly, so there are no standard errors" in found.remarks
+
+
+def test_a_run_of_newton_is_not_advised_to_use_it(tmp_path):
+    _, found = by_newton(sites(tmp_path, "logistic")[0], rounds=1)
+    (remark, _) = found.remarks
+    assert "from the maximum of the likelihood of all rows: raise rounds; if it stays so" in remark
+    assert "step-size" not in remark and "in a few rounds" not in remark
 
 
 def old(age):
@@ -467,16 +525,16 @@ class Spoilt(InProcessGrid):
 def numbers_of(rows, corner):
     """The sums of so many rows, which are 0 but for one entry of the matrix."""
     numbers = np.zeros(packed_size(6))
-    numbers[0], numbers[10] = rows, corner
+    numbers[0], numbers[11] = rows, corner
     return numbers.astype("<f8").tobytes()
 
 
 @pytest.mark.parametrize(
     ("numbers", "why"),
     [
-        (b"", "is 82 doubles"),
+        (b"", "is 83 doubles"),
         (b"\xff" * 8 * packed_size(6), "must be finite"),
-        (7, "is 82 doubles"),
+        (7, "is 83 doubles"),
         (numbers_of(1e9, 0.0), "must be that of 90 rows; it says 1e+09"),
         (numbers_of(90, 1.0), "must be symmetric"),
     ],

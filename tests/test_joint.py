@@ -174,6 +174,10 @@ def test_models_of_other_columns_or_rows_are_not_nested(tmp_path):
     other = replace(nested, origin={**nested.origin, "seed": 7})
     with pytest.raises(SettingError, match="same rows; these have other seeds"):
         nested_test(full, other, "it")
+    moved = replace(nested, origin={**nested.origin, "labels": "of other rows with as many events"})
+    with pytest.raises(SettingError, match="same rows; these have other seeds, labels"):
+        nested_test(full, moved, "it")
+    assert full.origin["labels"] == nested.origin["labels"]
     fewer = replace(nested, facts=nested.facts._replace(events=1))
     with pytest.raises(SettingError, match="same rows"):
         nested_test(full, fewer, "it")
@@ -203,3 +207,17 @@ def test_other_likelihoods_are_not_compared(tmp_path):
         for link in ("logit", "cloglog")
     }
     assert len(digests) == 2
+
+
+def test_labels_in_other_rows_are_other_labels(tmp_path):
+    """As many events, but not of the same persons."""
+    (tmp_path / "moved").mkdir()
+    full, *_ = fitted(tmp_path, "logistic")
+    keys, *_ = sites(tmp_path / "moved", "logistic")
+    last = tmp_path / "moved" / "2.csv"
+    header, *rows = last.read_text().splitlines()
+    labels = [row.rsplit(",", 1)[1] for row in rows]
+    turned = [f"{row.rsplit(',', 1)[0]},{label}" for row, label in zip(rows, labels[::-1], strict=True)]
+    last.write_text("\n".join([header, *turned, ""]))
+    other = trained_model(prepare(parse(keys)), full.x, None)
+    assert other.facts.events == full.facts.events and other.origin["labels"] != full.origin["labels"]

@@ -456,7 +456,7 @@ def test_batches_are_refused():
 
 
 def test_sums_of_no_rows_and_numbers_that_are_not_finite_are_no_replies():
-    algorithm, size = Newton(), 3 + 2 + 3
+    algorithm, size = Newton(), 4 + 2 + 3
     good = np.ones(size)
     assert_array_equal(algorithm.upload.unpack([good], 2).sums, good)
     for bad, why in ((0.0, "at least one row"), (np.nan, "finite")):
@@ -470,7 +470,7 @@ def test_the_sums_of_a_run_are_those_of_its_rows():
     objective = make_objective("logistic", 4, 2)
     algorithm, server, _ = trained(objective, rows, Newton(robust=True))
     exact, sums = Information.of(objective, server.x, rows), algorithm.information(server)
-    for name in ("rows", "bounding", "loss", "matrix", "outer"):
+    for name in ("rows", "bounding", "observations", "loss", "matrix", "outer"):
         assert_allclose(getattr(sums, name), getattr(exact, name), rtol=1e-6, err_msg=name)
 
 

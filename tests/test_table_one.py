@@ -194,10 +194,36 @@ def test_groups_without_a_common_category_have_no_standardised_difference():
         sexes, arms = np.repeat([0.0, 1.0], 50), np.repeat([0.0, 1.0], 50)
         sexes[-1] = 0.0 if shared else 1.0
         counted = Summaries.of(layout, layout.counted(sexes[:, None], arms), 100)
-        (line, *_) = [
-            line for line in with_differences(counted.lines()) if line.group == "all" and line.column
-        ]
+        (line, *_) = [line for line in with_differences(counted) if line.group == "all" and line.column]
         assert math.isnan(line.difference) == unknown
+
+
+def test_the_stated_noise_of_means_deviations_and_two_categories_is_their_spread():
+    """Over 2,000 draws, with skewed shares in groups of unlike sizes."""
+    draw, sigma, rows = np.random.default_rng(1), 6.0, 33 * 120  # b and arm are independent
+    layout = Layout(
+        (Variable("a", range=Range(0.0, 10.0), bins=5), Variable("b", ("x", "missing"))),
+        Variable("arm", ("s", "t")),
+    )
+    arm, b = (np.arange(rows) % 3 == 0).astype(float), (np.arange(rows) % 11 == 0).astype(float)
+    exact = layout.counted(np.column_stack([np.clip(draw.normal(0.5, 0.2, rows), -1, 1), b]), arm)
+    tables = [
+        Summaries.of(layout, exact + draw.normal(0, sigma, len(exact)), rows, sigma) for _ in range(2000)
+    ]
+    found = [[line for line in with_differences(table) if line.column] for table in tables]
+    for group in ("all", "s", "t"):
+        lines = [next(line for line in table if (line.group, line.column) == (group, "a")) for table in found]
+        for name in ("mean", "deviation"):
+            spread = np.std([getattr(line, name) for line in lines])
+            assert spread == pytest.approx(
+                getattr(lines[0], f"{name}_noise"), rel=4 / np.sqrt(2 * 2000) + 0.02
+            )
+    whole = [
+        next(line for line in table if (line.group, line.category) == ("all", "missing")) for table in found
+    ]
+    squares = np.array([line.difference for line in whole]) ** 2
+    stated = np.mean([line.difference_noise**2 for line in whole])
+    assert squares.mean() == pytest.approx(stated, abs=4 * squares.std() / np.sqrt(2000))
 
 
 def test_the_noise_of_a_difference_is_its_spread():
@@ -213,9 +239,7 @@ def test_the_noise_of_a_difference_is_its_spread():
     found = []
     for _ in range(400):
         noisy = Summaries.of(layout, exact + draw.normal(0, sigma, len(exact)), rows, sigma)
-        found.append(
-            [line for line in with_differences(noisy.lines()) if line.group == "all" and line.column]
-        )
+        found.append([line for line in with_differences(noisy) if line.group == "all" and line.column])
     number, category = (np.array([[f[k].difference, f[k].difference_noise] for f in found]) for k in (0, 1))
     assert number[:, 0].std() == pytest.approx(number[:, 1].mean(), rel=4 / np.sqrt(2 * 400))
     squares = category[:, 0] ** 2

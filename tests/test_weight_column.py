@@ -317,6 +317,48 @@ def test_errors_are_those_of_statsmodels_with_var_weights(objective, robust, tmp
     assert_allclose([row.p_value for row in rows], known.pvalues, rtol=1e-7, atol=1e-12)
 
 
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("objective", ["logistic", "least-squares", "poisson"])
+def test_weight_0_leaves_a_row_out(objective, grouped, tmp_path):
+    """Estimates, errors, likelihood and numbers of rows are those of a table without these rows."""
+    draw, found = np.random.default_rng(5), []
+    weights, persons = draw.integers(0, 3, 200) / 2.0, draw.integers(0, 60, 200)
+    for kept in (weights >= 0, weights > 0):
+        folder = tmp_path / str(len(found))
+        folder.mkdir()
+        first = 0
+        for number, count in enumerate((60, 90, 50)):
+            places = slice(first, first + count)
+            age, size, group, labels = people(objective, number, count)
+            extra = years_of(number, count), weights[places], persons[places] + 60 * number
+            columns = zip(*own(age, size, np.array(list("abc"))[group], labels, *extra), strict=True)
+            rows = [
+                ",".join(map(str, row)) for row, there in zip(columns, kept[places], strict=True) if there
+            ]
+            (folder / f"{number}.csv").write_text("\n".join(["age,size,group,y,years,w,person", *rows, ""]))
+            first += count
+        unused = [*["years"] * (objective != "poisson"), *["person"] * (not grouped)]
+        keys = f'weight = "w"\nweight-range = [0, 3]\nignore = {unused}\n' + 'group = "person"\n' * grouped
+        (folder / "schema.toml").write_text(keys + PEOPLE.format(label=LABELS[objective]))
+        run = {
+            "data.name": "tables", "data.files": str(folder / "*.csv"), "data.schema": str(folder / "schema.toml"),
+            "data.row-scaling": "all", "data.test-file": str(folder / "0.csv"), "objective.name": objective,
+            "regulariser.name": "none", "algorithm": "newton", "newton.robust": grouped, "rounds": 20,
+            "clients.weighting": "rows", "evaluation.standard-errors": True,
+        }  # fmt: skip
+        (result,) = cohort.train([prepare(parse(run))])
+        model = trained_model(result.setup, result.model, None, result.information)
+        found.append(inferred(model, grouped))
+    whole, fewer = found
+    assert (weights == 0).sum() > 40 and whole.facts.rows == fewer.facts.rows == (weights > 0).sum()
+    assert whole.facts.dropped == {"with weight 0": (weights == 0).sum()} and not fewer.facts.dropped
+    assert whole.clusters == fewer.clusters > 0 if grouped else whole.clusters == 0
+    assert_allclose(whole.facts.log_likelihood, fewer.facts.log_likelihood, rtol=1e-9)
+    for name in ("estimate", "std_error", "p_value", "low"):
+        values = [[getattr(row, name) for row in table.rows] for table in found]
+        assert_allclose(*values, rtol=1e-6, atol=1e-12, err_msg=name)
+
+
 # ------------------------------------------------------------------------------------------ estimators
 
 

@@ -95,7 +95,7 @@ def site_setup(site: Site, run_config: UserConfig) -> PreparedRun:
     check_people(site)
     setup = prepare_node(config)
     if setup.dataset.schema and setup.dataset.marks is not None:
-        clipped = counted(setup.dataset.schema, setup.dataset.marks)
+        clipped = counted(setup.dataset.schema.marked, setup.dataset.marks)
         _note_clipped(site, "; ".join(f"{column}: {own}" for column, own in clipped.items()))
     return at_site(setup, site.partition_id)
 

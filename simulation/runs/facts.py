@@ -1,12 +1,13 @@
 """The facts about the rows of a run that go with its estimates (`twinflower.models.facts`): which rows belong to whom,
 what counts as the event, or as the positive class, and how far the estimates are from the optimum."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from twinflower.arrays import Array, Index
+from twinflower.arrays import Array, Index, Mask
 from twinflower.data.columns import CLIPPED, Classes, Marks, Number, Survival
 from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.data.partition import Partition, describe, held_out_rows
@@ -18,6 +19,7 @@ from twinflower.known_objectives import COUNTING, SURVIVAL
 from twinflower.models.facts import Clipped, Facts
 from twinflower.models.inference import farthest
 from twinflower.models.information import MOST_PARAMETERS, Information
+from twinflower.models.inputs import Inputs
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import Squared, unpacked
 from twinflower.problems.objectives import LinearModel, LinearObjective
@@ -37,8 +39,15 @@ def known(setup: PreparedRun) -> Facts:
     Numbers of rows are public in every run. Events and clipped values are counted only without privacy, and only where
     the rows are here; for columns with private ranges there are bounds from what the sites have released.
     """
-    rows = int(setup.partition.sizes.sum())
-    return Facts(rows, _events(setup), _dropped(setup), _clipped(setup), clipped_rows=_of_terms(setup))
+    facts = Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup))
+    schema = setup.dataset.schema
+    if schema is None:
+        return facts
+    marks = _marks(setup)
+    counts = None if marks is None else counted(schema.marked, marks)
+    return with_clipped(setup, facts, [*_numbers(schema), *schema.limits], counts)._replace(
+        clipped_rows=of_terms(schema, marks)
+    )
 
 
 def _marks(setup: PreparedRun) -> Marks | None:
@@ -49,29 +58,43 @@ def _marks(setup: PreparedRun) -> Marks | None:
     return marks[setup.partition.rows]
 
 
-def _clipped(setup: PreparedRun) -> Mapping[str, Clipped | None] | None:
-    data, rows = setup.dataset, int(setup.partition.sizes.sum())
-    if data.schema is None:
-        return None
-    found: dict[str, Clipped | None] = {
-        name: Clipped(values, rows, at_most=setup.plan is not None) for name, values in setup.outside.items()
-    }
-    marks = _marks(setup)
-    if marks is None:
-        found |= {
-            own.name: None for own in data.schema.columns if isinstance(own, Number) and own.name not in found
-        }
-    else:
-        found |= counted(data.schema, marks)
-    return {name: own for name, own in found.items() if own is None or own.values}
+def of_fit(setup: PreparedRun, X: Any, inputs: Inputs, outside: Mapping[str, Mask]) -> Facts:
+    """What is known of the rows X, an array or columns by name, of an estimator's run; outside: which rows' y and
+    weights were clipped to their range."""
+    facts, schema = known(setup), inputs.schema
+    if setup.plan:
+        return with_clipped(setup, facts, [*(_numbers(schema) if schema else inputs.names), *outside], None)
+    marks = inputs.marks(X)
+    counts = counted(inputs.names, marks)
+    counts |= {name: Clipped(int(rows.sum()), len(rows)) for name, rows in outside.items()}
+    facts = with_clipped(setup, facts, (), counts)
+    return facts._replace(clipped_rows=of_terms(schema, marks)) if schema else facts
 
 
-def _of_terms(setup: PreparedRun) -> dict[str, Clipped | None]:
-    """In how many rows a term has a clipped value; without the rows only those of categories are known to have none."""
-    schema, marks = setup.dataset.schema, _marks(setup)
+def _numbers(schema: Schema) -> list[str]:
+    """The names of the columns of numbers."""
+    return [column.name for column in schema.columns if isinstance(column, Number)]
+
+
+def with_clipped(
+    setup: PreparedRun, facts: Facts, limited: Sequence[str], counts: Mapping[str, Clipped] | None
+) -> Facts:
+    """The facts with how many values were clipped, by column.
+
+    limited: the columns with a range. counts: their clipped values; None if nobody may count them, or the rows are
+    elsewhere.
+    """
+    rows, private = int(setup.partition.sizes.sum()), setup.plan is not None
+    released = {name: Clipped(values, rows, private) for name, values in setup.outside.items()}
+    clipped = {**dict.fromkeys(limited if counts is None else ()), **released, **(counts or {})}
+    return facts._replace(
+        clipped={name: count for name, count in clipped.items() if count is None or count.values}
+    )
+
+
+def of_terms(schema: Schema, marks: Marks | None) -> dict[str, Clipped | None]:
+    """In how many rows a term has a clipped value; without marks only those of categories are known to have none."""
     counts: dict[str, Clipped | None] = {}
-    if schema is None:
-        return counts
     for term in schema.terms:
         columns = [place for place, column in enumerate(schema.columns) if column.name in term.columns]
         if marks is not None:
@@ -82,9 +105,9 @@ def _of_terms(setup: PreparedRun) -> dict[str, Clipped | None]:
     return counts
 
 
-def counted(schema: Schema, marks: Marks) -> dict[str, Clipped]:
-    """How many values are clipped, by column, given the marks (rows, columns)."""
-    counts = zip(schema.names, (marks == CLIPPED).sum(0).tolist(), strict=True)
+def counted(names: Sequence[str], marks: Marks) -> dict[str, Clipped]:
+    """How many values are clipped, by column, given the marks (rows, columns) of these columns."""
+    counts = zip(names, (marks == CLIPPED).sum(0).tolist(), strict=True)
     return {name: Clipped(values, len(marks)) for name, values in counts if values}
 
 

@@ -4,6 +4,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
 from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
+from twinflower.models.model import undetermined
 from twinflower.models.trained import Trained, trained
 from twinflower.privacy.plan import EVALUATION, Plan
 from twinflower.problems.interfaces import NamedModel
@@ -191,9 +193,17 @@ class Run(Training):
     def warnings(self) -> list[str]:
         """Warnings about settings that are probably not intended, clients left out, and an objective that rose."""
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
+        absent += [f"warning: {self.undetermined}"] if self.model is not None and self.undetermined else []
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
         missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment")
         return [*warnings(self.setup), *stopped, *_cut_off(self), *missed, *self.risen, *absent]
+
+    @cached_property
+    def undetermined(self) -> str:
+        """A sentence that names the coefficients of the trained model that exact sums do not determine, if any."""
+        assert self.model is not None
+        known = trained_model(self.setup, self.model, None, self.information)
+        return undetermined(known) if known else ""
 
     @property
     def risen(self) -> list[str]:
@@ -367,7 +377,7 @@ def trained_model(
         x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
         origin={
             **origin(config, privacy), "seed": config.seed, "run": config.digest, "likelihood": _likelihood(config),
-            **({"outcome": known} if (known := facts.outcome(setup)) else {}),
+            **({"outcome": known} if (known := facts.outcome(setup)) else {}), **_labels(setup),
         }, information=information,
         selected=h.entries if isinstance(h, Support) else (), facts=facts.known(setup),
     )  # fmt: skip
@@ -377,6 +387,15 @@ def _likelihood(config: Config) -> str:
     """A digest of the settings by which two models can have likelihoods that are not comparable."""
     kept = {key: value for key, value in config.items().items() if key.startswith("objective.")}
     return hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
+
+
+def _labels(setup: PreparedRun) -> dict[str, str]:
+    """A digest of the labels that were trained on, by which models of other rows are known; not in a private run, and
+    not without the rows."""
+    if setup.plan or setup.config.data.name == OWN:
+        return {}
+    labels = setup.dataset.labels[np.sort(setup.partition.rows)]
+    return {"labels": hashlib.sha256(np.ascontiguousarray(labels).tobytes()).hexdigest()}
 
 
 def origin(config: Config, privacy: Mapping[str, Any] | None) -> dict[str, Any]:

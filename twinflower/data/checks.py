@@ -24,7 +24,7 @@ Faults = dict[tuple[str, str], list[tuple[int, str]]]
 
 def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, int]]:
     """Name, rows, missing values and clipped values (outside the public range) of each column used for features, of the
-    times of a survival label, and of the weights.
+    times of a survival label, and of a label, exposures and weights with a public range.
 
     The table must be one without `problems`.
     """
@@ -32,8 +32,7 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
     label, columns = schema.label, list(schema.columns)
     if isinstance(label, Survival):
         columns.append(Number(label.column, label.times))
-    if schema.weight:
-        columns.append(Number(schema.weight.column, schema.weight.range))
+    columns += [Number(name, limit) for name, limit in schema.limits.items()]
     tally, names = {column.name: np.zeros(3, int) for column in columns}, [column.name for column in columns]
     for piece in opened(Path(path).expanduser(), schema.dialect)[1](names, numeric_columns(schema)):
         for column in columns:

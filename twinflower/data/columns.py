@@ -6,7 +6,7 @@ feature of 0 or 1 for each of its categories. What a missing value becomes is th
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -145,6 +145,8 @@ class Classes:
     names: tuple[str | int, ...]
     values: tuple[tuple[str, ...], ...]
 
+    ranges: ClassVar[Mapping[str, Range]] = {}
+
     @property
     def encoders(self) -> Mapping[str, Encoder]:
         """See `Label`."""
@@ -174,6 +176,11 @@ class Target:
         """See `Label`."""
         return {self.column: self.encode}
 
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """See `Label`."""
+        return {self.column: self.range}
+
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The numbers, scaled to [-1, 1] and clipped (rows,)."""
         values = self.range.scaled(numbers(cells, absent))
@@ -198,6 +205,12 @@ class Counts:
     def encoders(self) -> Mapping[str, Encoder]:
         """See `Label`."""
         return {self.column: self.encode, **({self.exposure: self.offsets} if self.exposure else {})}
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """See `Label`."""
+        exposures = {self.exposure: self.exposures} if self.exposure else {}
+        return {self.column: Range(0.0, float(self.most)), **exposures}
 
     def encode(self, cells: Cells, absent: frozenset[str]) -> Floats:
         """The counts (rows,), at most `most`."""
@@ -236,6 +249,7 @@ class Survival:
     happened: tuple[str, ...]
     censored: tuple[str, ...]
     one_row: bool | None = None
+    ranges: ClassVar[Mapping[str, Range]] = {}  # censoring at the end of `times` is no distortion
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:
@@ -264,7 +278,8 @@ class Survival:
 
 Label = Classes | Target | Counts | Survival
 """Columns that make up the label. encoders: for each column a function of its cells and of the texts that mark a
-missing value; it raises CellError for an invalid cell. joined: the labels (rows,), given what these return."""
+missing value; it raises CellError for an invalid cell. joined: the labels (rows,), given what these return. ranges: for
+some of the columns the range to which their values are clipped."""
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Dataset:
                               have no weights
     columns                   the names of the features of rows without a schema, or () for x0, x1, ...
     marks                     which values of the training rows were clipped to the public range of their column, or are
-                              missing (`columns.Marks`: rows, columns of the schema); None if that is not known
+                              missing (`columns.Marks`: rows, `Schema.marked`); None if that is not known
     """
 
     name: str

@@ -205,7 +205,9 @@ def _check(labels: NDArray[Any], num_clients: int, method: Method) -> None:
     if not (labels.ndim == 1 and rows > 0):
         raise SettingError(f"labels must have shape (rows,), rows > 0; got {labels.shape}")
     if not 1 <= num_clients <= rows:
-        raise SettingError(f"clients.count must be in 1..{rows}, the rows or their groups; got {num_clients}")
+        raise SettingError(
+            f"clients.count must be in 1..{rows}, the rows or their groups; got {num_clients}: set it lower"
+        )
     check_settings(method)
 
 

@@ -67,7 +67,20 @@ from numpy.typing import NDArray
 from ..decimals import decimal, is_decimal
 from ..settings import LARGEST
 from .cells import Ambiguous, CellError, Cells, Floats, Measured, as_text, listed, numbers, people
-from .columns import REFUSE, Classes, Column, Counts, Label, Marks, Number, Range, Survival, Target, Weight
+from .columns import (
+    CLIPPED,
+    REFUSE,
+    Classes,
+    Column,
+    Counts,
+    Label,
+    Marks,
+    Number,
+    Range,
+    Survival,
+    Target,
+    Weight,
+)
 from .csv_tables import PLAIN, Dialect, with_point
 from .terms import Term
 
@@ -159,6 +172,17 @@ class Schema:
         weight if there are any."""
         weight = [self.weight.column] if self.weight else []
         return (*self.names, *self.label.encoders, *filter(None, [self.group]), *weight)
+
+    @cached_property
+    def limits(self) -> dict[str, Range]:
+        """The public ranges to which the label, its exposure and the weights are clipped, by column."""
+        weight = {self.weight.column: self.weight.range} if self.weight else {}
+        return {**self.label.ranges, **weight}
+
+    @property
+    def marked(self) -> tuple[str, ...]:
+        """Names of the columns whose values are marked if they are clipped: those of the features, and the `limits`."""
+        return (*self.names, *self.limits)
 
     @property
     def unweighted(self) -> "Schema":
@@ -257,6 +281,14 @@ class Schema:
                 measured = self.measured(name, cells[name])
                 marks[:, index] = self.columns[index].encode(measured, self.absent, block)
         return self.with_terms(out), marks
+
+    def limit_marks(self, cells: Mapping[str, Cells]) -> Marks:
+        """The marks (rows, columns) of values that are clipped to the `limits`; for cells that passed the checks."""
+        columns = [
+            CLIPPED * limit.excludes(numbers(self.measured(name, cells[name]), self.absent))
+            for name, limit in self.limits.items()
+        ]
+        return np.array(columns, np.int8).reshape(len(columns), len(cells[self.names[0]])).T
 
     def blocks(self, features: Floats) -> dict[str, Floats]:
         """The features of each column, views (rows, k), by its name, of all features or those of the columns."""

@@ -282,7 +282,8 @@ def _counts(column: str, table: Mapping[str, Any]) -> Counts:
     good = exposures.low > 0 and max(-math.log(exposures.low), math.log(exposures.high)) < FARTHEST
     if not good:
         raise DataError(
-            f"label: exposure-range must be within {math.exp(-FARTHEST):.1g} and {math.exp(FARTHEST):.1g}"
+            f"label: exposure-range must be within {math.exp(-FARTHEST):.1g} and {math.exp(FARTHEST):.1g}: count "
+            "exposures in another unit"
         )
     return Counts(column, most, exposure, exposures)
 

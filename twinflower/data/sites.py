@@ -295,7 +295,7 @@ def _no_rows(schema: Schema, data: OwnData) -> Rows:
     weights = np.empty(0) if schema.weight else None
     groups, marks = (
         np.empty(0, np.str_) if schema.group else None,
-        np.empty((0, len(schema.columns)), np.int8),
+        np.empty((0, len(schema.marked)), np.int8),
     )
     return Rows(
         features if schema.private else _finished(features, schema, data), labels, marks, weights, groups

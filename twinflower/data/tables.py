@@ -88,6 +88,7 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
             labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
             weights = schema.encode_weights(piece) if labelled else None
             groups = schema.encode_groups(piece) if labelled else None
+            marks = np.hstack([marks, schema.limit_marks(piece)]) if labelled else marks
         except CellError as error:
             text = f"{file}, row {row + error.row + 1}, {error.cell}"
             raise DataError(text, error.reason, error.remedy) from None

@@ -89,6 +89,11 @@ class Coefficient(NamedTuple):
     ratio_low: float = math.nan
     ratio_high: float = math.nan
 
+    @property
+    def unknown(self) -> "Coefficient":
+        """The coefficient without an estimate."""
+        return self._replace(estimate=math.nan, ratio=math.nan)
+
 
 def table(
     inputs: Inputs, weights: Array, outcome: str = "", against: str = "", effect: str = ""

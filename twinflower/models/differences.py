@@ -13,14 +13,15 @@ is a part of the difference. For categories it is the root of the expected D^T S
 Differences of its size are noise.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from ..arrays import Array
-from .summaries import ALL, MISSING, Line
+from .summaries import ALL, Line, Summaries, Variable
 
 _NO_VARIANCE = 1e-12  # relative eigenvalue of a covariance
 _UNSPREAD = 1e-6  # relative part of a difference in directions without variance: rounding
@@ -36,15 +37,16 @@ class Difference(NamedTuple):
 UNKNOWN = Difference(np.nan, np.nan)
 
 
-def with_differences(lines: Iterable[Line]) -> list[Line]:
-    """The lines of a table by groups, with the differences between the groups in those of all rows together. Rows whose
+def with_differences(table: Summaries) -> list[Line]:
+    """The lines of a table, by groups with the differences between these in the lines of all rows together. Rows whose
     group is missing are no group."""
-    lines = list(lines)
-    parts: dict[str, dict[str, list[Line]]] = {}
-    for line in lines:
-        if line.column and line.group not in (ALL, MISSING):
-            parts.setdefault(line.column, {}).setdefault(line.group, []).append(line)
-    known = {column: largest(list(groups.values())) for column, groups in parts.items()}
+    lines, layout = list(table.lines()), table.layout
+    compared = layout.by.categories if layout.by else ()
+    known = {}
+    for variable in layout.variables:
+        own = [line for line in lines if line.column == variable.name]
+        groups = [[line for line in own if line.group == group] for group in compared]
+        known[variable.name] = _largest(variable, groups, table)
     ends = (known.get(line.column, UNKNOWN) if line.group == ALL else UNKNOWN for line in lines)
     return [
         line._replace(difference=end.value, difference_noise=end.noise)
@@ -52,18 +54,15 @@ def with_differences(lines: Iterable[Line]) -> list[Line]:
     ]
 
 
-def largest(groups: Sequence[Sequence[Line]]) -> Difference:
-    """The largest difference of two groups, each with the lines of a number or of the categories of
-    a column, and of its missing values; unknown if any pair's is."""
-    pairs = [_between(a, b) for a, b in combinations(groups, 2)]
+def _largest(variable: Variable, groups: Sequence[Sequence[Line]], table: Summaries) -> Difference:
+    """The largest difference of a column between two groups, each with its lines; unknown if any pair's is."""
+    between = partial(_of_categories, variable, table) if variable.categories else _of_numbers
+    pairs = [between(a, b) for a, b in combinations(groups, 2)]
     return max(pairs) if pairs and all(pair.value == pair.value for pair in pairs) else UNKNOWN
 
 
-def _between(a: Sequence[Line], b: Sequence[Line]) -> Difference:
-    return _of_categories(a, b) if a[0].category else _of_numbers(a[0], b[0])
-
-
-def _of_numbers(a: Line, b: Line) -> Difference:
+def _of_numbers(first: Sequence[Line], second: Sequence[Line]) -> Difference:
+    a, b = first[0], second[0]
     spread = np.sqrt((a.deviation**2 + b.deviation**2) / 2)
     if not spread > 0:
         return UNKNOWN
@@ -71,13 +70,19 @@ def _of_numbers(a: Line, b: Line) -> Difference:
     return Difference(float(abs(a.mean - b.mean) / spread), noise)
 
 
-def _of_categories(a: Sequence[Line], b: Sequence[Line]) -> Difference:
-    shares = [_shares(lines) for lines in (a, b)]
+def _of_categories(variable: Variable, table: Summaries, *groups: Sequence[Line]) -> Difference:
+    size = len(variable.categories)
+    counts = [lines[:size] for lines in groups]  # without that of the missing values
+    shares = [_shares(lines) for lines in counts]
     if np.isnan(shares).any():
         return UNKNOWN
     covariance = sum(np.diag(p) - np.outer(p, p) for p in shares) / 2
     inverse = np.linalg.pinv(covariance, rcond=_NO_VARIANCE, hermitian=True)
-    noise, away = sum(map(_noise, (a, b), shares)), shares[0] - shares[1]
+    fitted = table.fitted_noise(variable)[:size, :size]
+    noise, away = (
+        sum(_noise(fitted, *pair) for pair in zip(counts, shares, strict=True)),
+        shares[0] - shares[1],
+    )
     if np.linalg.norm(covariance @ inverse @ away - away) > _UNSPREAD * np.linalg.norm(away):
         return UNKNOWN
     return Difference(float(np.sqrt(away @ inverse @ away)), float(np.sqrt(np.trace(inverse @ noise))))
@@ -85,15 +90,11 @@ def _of_categories(a: Sequence[Line], b: Sequence[Line]) -> Difference:
 
 def _shares(lines: Sequence[Line]) -> Array:
     """The shares of the categories (k,); noisy ones from 0 to 1, with the sum 1."""
-    shares = np.clip([line.percent for line in lines if line.percent == line.percent], 0.0, None)
-    known = sum(line.category != MISSING for line in lines)
-    return shares / shares.sum() if len(shares) == known else np.full(known, np.nan)
+    shares = np.clip([line.percent for line in lines], 0.0, None)  # NaN if any is not known
+    return shares / shares.sum()
 
 
-def _noise(lines: Sequence[Line], shares: Array) -> Array:
-    """The covariance (k, k) of the noise in the shares, to first order. Counts were fitted to the number of rows, so
-    the noise in all of them together is 0."""
-    every, k = len(lines), len(shares)
-    slopes = (np.eye(k) - shares[:, None]) / sum(line.rows for line in lines[:k])
-    counts = lines[0].noise ** 2 * (np.eye(k) - (1 - np.eye(k)) / max(every - 1, 1))
+def _noise(counts: Array, lines: Sequence[Line], shares: Array) -> Array:
+    """The covariance (k, k) of the noise in the shares, to first order, given that in the counts."""
+    slopes = (np.eye(len(shares)) - shares[:, None]) / sum(line.rows for line in lines)
     return slopes @ counts @ slopes.T  # type: ignore[no-any-return]

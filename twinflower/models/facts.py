@@ -105,10 +105,9 @@ class Facts(NamedTuple):
     def _clipped(self) -> str:
         if self.clipped is None:
             return "not counted"
-        return (
-            "; ".join(f"{column}: {counts or 'not counted'}" for column, counts in self.clipped.items())
-            or "none"
-        )
+        texts = [f"{column}: {counts}" for column, counts in self.clipped.items() if counts]
+        unknown = [column for column, counts in self.clipped.items() if counts is None]
+        return "; ".join([*texts, *[f"not counted: {', '.join(unknown)}"] * bool(unknown)]) or "none"
 
     @property
     def _likelihood(self) -> str:

@@ -30,6 +30,7 @@ from .printed import TESTS, aligned, by_outcome, headings, tested
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
+_PERFECT = 1e-20  # of squared residuals, in units of half the label's range, up to which they are rounding
 _FAR = 0.01  # standard errors, log odds or log rates between an estimate and the maximum, from which a remark says so
 _GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
 
@@ -49,6 +50,9 @@ _UNBOUNDED = {
     "maximum of the likelihood does not exist",
     False: "every count is 0, or nobody had the event: then the maximum of the likelihood does not exist",
 }
+
+
+_NEWTONS = "raise rounds"
 
 
 class Estimates(list[Coefficient]):
@@ -115,7 +119,7 @@ class _Inverse(NamedTuple):
         """The number of directions with information."""
         return self.root.shape[1]
 
-    def determines(self, rows: Array) -> Array:
+    def determines(self, rows: Array) -> Mask:
         """Whether each row (terms, d) of T is determined, (terms,)."""
         scaled = rows / self.scale
         outside = np.linalg.norm(scaled @ self.empty, axis=1)
@@ -130,24 +134,33 @@ def infer(
     robust: bool,
     spans: Mapping[str, float] | None = None,
     curvature: float = 0.0,
+    newton: bool = False,
 ) -> Inference:
     """The coefficients `found` with their errors. rows (terms, d): T. residuals: whether the variance of the labels is
     estimated, as for least squares. robust: whether the covariance is robust. spans: as in `coefficients.spans`, by
     which steps in log odds do not depend on the units of the columns. curvature: a bound on that of the mean loss at
-    the maximum, where the curvature at another model says little about it; else 0."""
+    the maximum, where the curvature at another model says little about it; else 0. newton: whether the model was
+    trained by Newton's method."""
     inverse = _Inverse.of(information.matrix)
-    freedom = information.rows - inverse.rank
-    rows = np.where(inverse.determines(rows)[:, None], rows, np.nan)
+    freedom = information.observations - inverse.rank
+    loose = undetermined(coefficients, rows, information)
+    known = inverse.determines(rows)
+    rows = np.where(known[:, None], rows, np.nan)
+    coefficients = [row if there else row.unknown for row, there in zip(coefficients, known, strict=True)]
     covariance = _covariance(rows, inverse, information, residuals, robust)
     if robust and "hazard" not in coefficients[0].effect:
         covariance *= _small_sample(information, inverse.rank)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    errors[errors == 0] = np.nan  # the reference of a category, which is no estimate
+    perfect = residuals and information.loss <= _PERFECT * information.observations
+    errors[(errors == 0) | perfect] = np.nan  # the reference of a category is no estimate
     step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
     moves = np.abs(step) * _spans(coefficients, spans or {})
     gone = moves > _GONE if coefficients[0].effect else np.zeros(len(step), bool)
-    facts = _facts(np.abs(step) / errors, information, gone)
-    if facts.converged:
+    distance = float(np.nanmax(np.abs(step) / errors, initial=-np.inf))
+    if inverse.rank and not np.isfinite(distance):  # of all combinations, where no coefficient has an error
+        distance = farthest(information, residuals)
+    facts = _facts(distance, information, gone)
+    if facts.converged and not perfect:
         facts = facts._replace(
             log_likelihood=_log_likelihood(information, residuals), parameters=inverse.rank
         )
@@ -157,7 +170,9 @@ def infer(
         with_error(coefficient, error, freedom if exact else 0.0)
         for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    remarks = _remarks(done, rows, information, facts, moves, curvature)
+    advice = _NEWTONS if newton else _advice(information, curvature)
+    remarks = _remarks(done, loose, information, facts, moves, advice)
+    remarks += ["the model predicts every label exactly, so there are no standard errors"] * perfect
     tests = joint_tests(done, covariance, freedom if exact else 0.0)
     clusters = int(information.clusters) if robust else 0
     return Inference(done, remarks, facts=facts, tests=tests, robust=robust, clusters=clusters)
@@ -168,12 +183,13 @@ def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array
     return np.array([1.0 if row.term == MISSING else spans.get(row.column, 1.0) for row in coefficients])
 
 
-def _facts(distances: Array, information: Information, gone: Mask) -> Facts:
-    """How far the estimates (terms,) are from the maximum; no distance without a maximum or with nothing determined."""
-    distance = float(np.nanmax(distances, initial=-np.inf))
+def _facts(distance: float, information: Information, gone: Mask) -> Facts:
+    """How far the estimates are from the maximum; no distance without a maximum or with nothing determined."""
     known = bool(information.bounding) and np.isfinite(distance)
     converged = known and distance <= CONVERGED and not gone.any()
-    return Facts(rows=int(information.rows), distance=distance if known else None, converged=bool(converged))
+    return Facts(
+        rows=int(information.observations), distance=distance if known else None, converged=bool(converged)
+    )
 
 
 def _covariance(
@@ -188,7 +204,7 @@ def _covariance(
 
 def _small_sample(information: Information, parameters: int) -> float:
     """The factor of a covariance that is robust to groups of rows; 1 without groups, NaN for too few of them."""
-    rows, clusters = information.rows, information.clusters
+    rows, clusters = information.observations, information.clusters
     if not clusters:
         return 1.0
     if not (clusters > 1 and rows > parameters):
@@ -200,12 +216,13 @@ def _log_likelihood(information: Information, residuals: bool) -> float:
     """The log likelihood of all rows, for least squares at the variance that maximises it."""
     if not residuals:
         return -information.loss
-    return -information.rows / 2 * (math.log(2 * math.pi * 2 * information.loss / information.rows) + 1)
+    rows = information.observations
+    return -rows / 2 * (math.log(2 * math.pi * 2 * information.loss / rows) + 1)
 
 
 def _variance(inverse: _Inverse, information: Information, residuals: bool) -> float:
     """The factor of the covariance: the residual variance of least squares, NaN without a degree of freedom, else 1."""
-    freedom = information.rows - inverse.rank
+    freedom = information.observations - inverse.rank
     if not residuals:
         return 1.0
     return 2 * information.loss / freedom if freedom > 0 else np.nan
@@ -216,7 +233,7 @@ def farthest(information: Information, residuals: bool) -> float:
     combinations of the parameters that are determined, sqrt(g^T H^+ g). residuals: as in `infer`."""
     inverse = _Inverse.of(information.matrix)
     decrement = float(np.linalg.norm(inverse.root.T @ information.gradient))
-    return decrement / float(np.sqrt(_variance(inverse, information, residuals)))
+    return decrement / math.sqrt(max(_variance(inverse, information, residuals), _PERFECT))
 
 
 def with_error(coefficient: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:
@@ -251,17 +268,14 @@ def _far(done: list[Coefficient], facts: Facts, moves: Array) -> str:
 
 def _remarks(
     done: list[Coefficient],
-    rows: Array,
+    loose: str,
     information: Information,
     facts: Facts,
     moves: Array,
-    curvature: float,
+    advice: str,
 ) -> list[str]:
-    """Sentences about estimates that do not exist, are not determined, or were not reached."""
-    texts = []
-    loose = _named(done, np.isnan(rows).any(1))
-    if loose:
-        texts.append(f"not determined, because columns are collinear or never vary{_at_risk(done)}: {loose}")
+    """Sentences about estimates that do not exist, are not determined (`loose`), or were not reached."""
+    texts = [loose] * bool(loose)
     if not information.bounding:
         return [*texts, f"{_UNBOUNDED[bool(done[0].against)]}, so there are no intervals and p-values"]
     far = _far(done, facts, moves)
@@ -269,12 +283,24 @@ def _remarks(
         return texts
     return [
         *texts,
-        f"{far} from the maximum of the likelihood of all rows: algorithm = newton reaches it in a few rounds; else "
-        "train for more rounds, with clients.weighting = rows, or with another step-size: with one local step, "
-        f"{_largest_step(information, curvature)}; if it stays so, columns separate the classes, or a category has no "
-        "events, and the maximum does not exist",
+        f"{far} from the maximum of the likelihood of all rows: {advice}; if it stays so, columns separate the "
+        "classes, or a category has no events, and the maximum does not exist",
         *_withheld(done, facts, moves),
     ]
+
+
+def undetermined(done: list[Coefficient], rows: Array, information: Information) -> str:
+    """A sentence that names the coefficients that the data do not determine; empty if they determine all. rows
+    (terms, d): T."""
+    loose = ~_Inverse.of(information.matrix).determines(rows)
+    contrasts = [(row.column, open_) for row, open_ in zip(done, loose, strict=True) if row.reference]
+    by_column = {name: [open_ for column, open_ in contrasts if column == name] for name, _ in contrasts}
+    empty = ", ".join(name for name, several in by_column.items() if sum(several) == len(several) - 1 > 1)
+    hint = f"; if the reference of {empty} has no rows, choose another one (--reference)" if empty else ""
+    text = (
+        f"not determined, because columns are collinear or never vary{_at_risk(done)}: {_named(done, loose)}"
+    )
+    return f"{text}{hint}" if loose.any() else ""
 
 
 def _withheld(done: list[Coefficient], facts: Facts, moves: Array) -> list[str]:
@@ -302,6 +328,14 @@ def where_unclipped(done: Inference) -> Inference:
     ] * bool(unknown)
     tests = () if many else done.tests
     return done._replace(rows=rows, remarks=[*done.remarks, *remarks], tests=tests)
+
+
+def _advice(information: Information, curvature: float) -> str:
+    """How a run with steps along gradients comes nearer to the maximum; curvature: as in `infer`."""
+    return (
+        "algorithm = newton reaches it in a few rounds; else train for more rounds, with clients.weighting = rows, or "
+        f"with another step-size: with one local step, {_largest_step(information, curvature)}"
+    )
 
 
 def _largest_step(information: Information, curvature: float) -> str:

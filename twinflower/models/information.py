@@ -9,7 +9,8 @@ If rows belong to groups, such as persons with several rows, gradients are summe
 product, and the groups are counted. Groups of two sites are never the same.
 
 The weight w of a row is that of a variance: its gradient and its term of the information matrix are w times those
-without, and its outer product is w^2 times that (`var_weights` of statsmodels). The number of rows stays the same.
+without, and its outer product is w^2 times that (`var_weights` of statsmodels). The number of rows stays the same, but
+rows of weight 0 are no observations.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arrays import Array
+from ..arrays import Array, Mask
 from ..problems.discrete_cox import DiscreteCox
 from ..problems.interfaces import Batch
 from ..problems.losses import Poisson, unpacked
@@ -26,14 +27,15 @@ from ..problems.stratified_cox import StratifiedCox
 from ..survival_labels import unsigned
 
 MOST_PARAMETERS = 1000
-_SCALARS = 3
+_SCALARS = 4
 
 
 class Information(NamedTuple):
     """Sums over rows at a point x (d,): their number, the losses, `bounding`, the gradient (d,), the information matrix
     (d, d), and the outer products of the gradients of rows, or of groups of rows (d, d).
 
-    clusters: the number of groups; 0 for rows without groups.
+    observations: the number of rows with a weight above 0, all without weights. clusters: the number of their groups; 0
+    for rows without groups.
     bounding: 0 if the maximum of the likelihood does not exist. Of a classification the number of wrong predictions; of
     counts and of survival 1 if there is an event, for each site; else the number of rows.
     """
@@ -41,6 +43,7 @@ class Information(NamedTuple):
     rows: float
     loss: float
     bounding: float
+    observations: float
     gradient: Array
     matrix: Array
     outer: Array
@@ -54,10 +57,11 @@ class Information(NamedTuple):
         slopes = objective.loss.slopes(scores, rows.labels)
         if rows.row_weights is not None:
             slopes = slopes * rows.row_weights[:, None]
+        known = np.ones(len(slopes), bool) if rows.row_weights is None else rows.row_weights > 0
         return cls(
-            float(len(slopes)), float(objective.losses(x, rows).sum()), _bounding(objective, x, rows),
-            objective.summed(objective.parts(slopes), rows.features), objective.information(scores, rows),
-            *_outer(objective, x, rows, outer),
+            float(len(slopes)), float(objective.losses(x, rows).sum()), _bounding(objective, x, rows, known),
+            float(known.sum()), objective.summed(objective.parts(slopes), rows.features),
+            objective.information(scores, rows), *_outer(objective, x, rows, known, outer),
         )  # fmt: skip
 
     @classmethod
@@ -106,9 +110,9 @@ class Information(NamedTuple):
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
         """Inverse of `packed`; ValueError for another number of numbers."""
-        rows, loss, bounding = numbers[:_SCALARS].tolist()
         gradient, matrix, outer, (clusters,) = np.split(numbers[_SCALARS:], np.cumsum([d, d * d, d * d]))
-        return cls(rows, loss, bounding, gradient, matrix.reshape(d, d), outer.reshape(d, d), float(clusters))
+        scalars, matrices = numbers[:_SCALARS].tolist(), (matrix.reshape(d, d), outer.reshape(d, d))
+        return cls._make([*scalars, gradient, *matrices, float(clusters)])
 
 
 def symmetric(above: Array, d: int) -> Array:
@@ -120,21 +124,21 @@ def symmetric(above: Array, d: int) -> Array:
     return matrix
 
 
-def _outer(objective: LinearModel, x: Array, rows: Batch, wanted: bool) -> tuple[Array, float]:
-    """The outer products of the gradients of rows or groups, and the number of groups; NaN unless they are wanted."""
+def _outer(objective: LinearModel, x: Array, rows: Batch, known: Mask, wanted: bool) -> tuple[Array, float]:
+    """The outer products of the gradients of rows or groups, and the number of groups of the known rows; NaN unless
+    they are wanted."""
     if not wanted:
         return np.full((x.size, x.size), np.nan), 0.0
     gradients, clusters = objective.gradients(x, rows), 0
     if rows.groups is not None:
         order = np.argsort(rows.groups, kind="stable")
         firsts = np.unique(rows.groups[order], return_index=True)[1]
-        gradients, clusters = np.add.reduceat(gradients[order], firsts), len(firsts)
+        gradients, clusters = np.add.reduceat(gradients[order], firsts), len(np.unique(rows.groups[known]))
     return gradients.T @ gradients, float(clusters)
 
 
-def _bounding(objective: LinearModel, x: Array, rows: Batch) -> float:
-    """See `Information`; a row of weight 0 does not count."""
-    known: Any = True if rows.row_weights is None else rows.row_weights > 0
+def _bounding(objective: LinearModel, x: Array, rows: Batch, known: Mask) -> float:
+    """See `Information`; a row that is not known, of weight 0, does not count."""
     if objective.loss.classifies:
         return float(((objective.predict(x, rows.features) != rows.labels) & known).sum())
     if isinstance(objective.loss, Poisson):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..data.columns import INDICATOR, REFUSE, Category, Column, Number
+from ..data.columns import CLIPPED, INDICATOR, REFUSE, Category, Column, Marks, Number
 from ..data.features import EACH, ROW_SCALINGS, common_factor, completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
@@ -18,6 +18,7 @@ from ..data.tables import read_features, similar
 from ..errors import DataError, cause
 from ..randomness import stream
 
+_ROUNDING = 1e-9  # of a value at an end of its range, relative to half the range
 _SPANNING, _INCOMPLETE = 500, 25  # rows, at least; rows that are repeated with missing values
 
 
@@ -65,6 +66,15 @@ class Inputs:
     def encoded(self, rows: Any) -> Array:
         """The features (rows, num_features) without a column of ones and before row norms are limited."""
         return self._by_schema(self.schema, rows) if self.schema else self._scaled(self._matrix(rows))
+
+    def marks(self, rows: Any) -> Marks:
+        """Which values of an array or a mapping of columns are clipped to their range or missing, (rows, columns)."""
+        if self.schema:
+            return self.schema.encode_marked(self._cells(rows))[1]
+        if not self.clipped or self.centre is None or self.spread is None:
+            return np.zeros((len(rows), self.num_features), np.int8)
+        outside = np.abs((rows - self.centre) / self.spread) > 1 + _ROUNDING
+        return CLIPPED * outside.astype(np.int8)
 
     def completed(self, plain: Array) -> Array:
         """The features with the column of ones and with limited row norms."""

@@ -28,6 +28,7 @@ from ..problems.objectives import LinearModel
 from .coefficients import Coefficient, compared, spans
 from .facts import UNKNOWN, Facts
 from .inference import Estimates, Inference, infer, where_unclipped
+from .inference import undetermined as loose_terms
 from .information import Information
 from .inputs import Inputs
 from .joint import JointTest, likelihood_ratio
@@ -45,6 +46,8 @@ _CLASS_WEIGHTS = (
 )
 
 FEW_CLUSTERS = 40  # Cameron and Miller, J. Human Resources 2015: few is from less than 20 to less than 50
+_NEWTON = ("newton", "newton-path")
+_WEIGHTLESS = "with weight 0"
 _NO_OUTER = "the sites did not send the sums that these follow from: train with newton.robust = true"
 
 
@@ -212,16 +215,28 @@ def inferred(
     """The coefficients of a model, the facts about them and remarks; see `TrainedModel.coefficients`."""
     done = _inferred(replace(model, inputs=compared(model.inputs, references or {})), robust)
     trained = {name: getattr(model.facts, name) for name in ("events", "dropped", "clipped")}
-    facts = done.facts._replace(rows=done.facts.rows or model.facts.rows, **trained)
+    rows = done.facts.rows or model.facts.rows
+    if weightless := (model.facts.rows or 0) - (rows or 0):
+        trained["dropped"] = {**model.facts.dropped, _WEIGHTLESS: weightless}
+    facts = done.facts._replace(rows=rows, **trained)
     done = done._replace(facts=facts)
     return done if model.information is None else where_unclipped(done)
+
+
+def undetermined(model: TrainedModel) -> str:
+    """A sentence that names the coefficients that the rows do not determine; empty if there are none, and for a model
+    without exact sums or without coefficients."""
+    if not isinstance(model.information, Information) or model.inputs.factor is None:
+        return ""
+    kept = list(model.selected or range(len(model.x)))
+    return loose_terms(model._table(), _differentials(model)[:, kept], model.information.at(kept))
 
 
 def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTest:
     """The likelihood-ratio test of the columns and terms that a model has and a nested one, of this name, has not.
 
     SettingError for models that are not nested or not at the maximum, or that were trained on other rows or with
-    another likelihood, as far as their settings, label, weights, numbers, events and seed show it.
+    another likelihood, as far as their settings, label, weights, numbers, labels and seed show it.
     """
     others = set(nested.inputs.parts) - set(model.inputs.parts)
     if others or model.objective != nested.objective:
@@ -233,11 +248,14 @@ def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTe
         "range and exposure, and the weights must be the same",
     )
     test = likelihood_ratio(inferred(model).facts, inferred(nested).facts)
-    same = [(own.origin.get("seed"), own.facts.events, own.facts.dropped) for own in (model, nested)]
+    same = [
+        (*map(own.origin.get, ("seed", "labels")), own.facts.events, own.facts.dropped)
+        for own in (model, nested)
+    ]
     require(
         same[0] == same[1],
-        "both models of a likelihood-ratio test must be trained on the same rows; these have other seeds, events or "
-        "rows left out",
+        "both models of a likelihood-ratio test must be trained on the same rows; these have other seeds, labels "
+        "or rows left out",
     )
     return test._replace(column=f"likelihood ratio against {name}")
 
@@ -264,7 +282,7 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     require(not (robust and unsent), f"there are no robust standard errors: {_NO_OUTER}")
     done = infer(
         coefficients, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
-        _count_curvature(model, information),
+        _count_curvature(model, information), str(model.origin.get("algorithm")) in _NEWTON,
     )  # fmt: skip
     done = done._replace(
         facts=done.facts._replace(log_likelihood=_log_likelihood(model, done.facts, weighted))

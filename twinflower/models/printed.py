@@ -51,9 +51,10 @@ def _title(effect: str, outcome: str, against: str) -> str:
 
 
 def _cells(row: Coefficient, errors: bool) -> tuple[str, ...]:
-    ratio = (f"{row.ratio:.4g}",) if row.effect else ()
+    estimates = [row.estimate, *[row.ratio] * bool(row.effect)]
     more = _errors(row) if errors else ()
-    return (row.column, _term(row), f"{row.estimate:.4g}", *ratio, *more, "yes" if row.selected else "no")
+    shown = ("-" if number != number else f"{number:.4g}" for number in estimates)
+    return (row.column, _term(row), *shown, *more, "yes" if row.selected else "no")
 
 
 def _errors(row: Coefficient) -> tuple[str, str, str]:

@@ -150,7 +150,7 @@ def privately_inferred(
     """
     clear = reference.clearness(released)
     if not clear >= LEAST_CLEAR:
-        return Inference(table(x), [_too_noisy(clear)], private=True)
+        return Inference(table(x), [_too_noisy(clear, released.base is None)], private=True)
     at = x if released.base is None else released.base
     step = Step.of(at, released, reference)
     missed = step.missed(reference)
@@ -170,11 +170,12 @@ def _loose(rows: Array, basis: Array) -> Array:
     return outside > _DETERMINED * np.linalg.norm(rows, axis=1)  # type: ignore[no-any-return]
 
 
-def _too_noisy(clear: float) -> str:
+def _too_noisy(clear: float, after_training: bool) -> str:
+    share = " or privacy.interval-share" if after_training else ""
     return (
         "there are no intervals, because the released information matrix is too noisy: its smallest eigenvalue is "
-        f"{clear:.3g} deviations of its noise, and at least {LEAST_CLEAR:g} are needed; a larger privacy.epsilon or "
-        "privacy.interval-share, fewer columns, no rare categories, or more rows help"
+        f"{clear:.3g} deviations of its noise, and at least {LEAST_CLEAR:g} are needed; a larger privacy.epsilon"
+        f"{share}, fewer columns, no rare categories, or more rows help"
     )
 
 

@@ -191,7 +191,8 @@ class Line(NamedTuple):
     """What is known of a category, of a number (category empty), or of all rows of a group (column empty, too).
 
     rows: how many, without missing ones for a number; most_rows: at most, if some are withheld. percent: of those that
-    are not missing. mean_noise, noise: standard deviations of the noise in the mean, to first order, and in the rows.
+    are not missing. mean_noise, deviation_noise, noise: standard deviations of the noise in the mean and in the
+    deviation, to first order, and in the rows.
     bin_width: of the bins from which a number's quartiles follow. difference, difference_noise: between the groups, of
     the lines of all groups together (`differences`). NaN: not known.
     """
@@ -208,6 +209,7 @@ class Line(NamedTuple):
     median: float = np.nan
     upper_quartile: float = np.nan
     mean_noise: float = np.nan
+    deviation_noise: float = np.nan
     noise: float = 0.0
     bin_width: float = np.nan
     difference: float = np.nan
@@ -238,6 +240,17 @@ class Summaries(NamedTuple):
         ends = np.sum(low, axis=0), np.sum(high, axis=0)
         return cls(layouts[0], *ends, sum(rows), float(np.hypot.reduce(sigmas)))
 
+    @property
+    def _rows_variance(self) -> float:
+        """The variance of the noise in the rows of one of several groups, which are fitted to those of all."""
+        return self.sigma**2 * (1 - 1 / len(self.layout.groups))
+
+    def fitted_noise(self, variable: Variable) -> Array:
+        """The covariance (cells, cells) of the noise in the counts of a column in one of several groups, which are
+        fitted to the rows of the group: C - J C + J R / m with the noise C and J = 1 1^T / m, R that of the rows."""
+        mean = np.full((variable.cells, variable.cells), 1 / variable.cells)
+        return self.sigma**2 * (np.eye(variable.cells) - mean) + self._rows_variance / variable.cells * mean
+
     def lines(self) -> Iterator[Line]:
         """What is known of all rows together (group "all") and of each group."""
         groups, block = self.layout.groups, self.layout.block
@@ -249,7 +262,7 @@ class Summaries(NamedTuple):
         if self.layout.by:
             sizes = [whole.fitted(end[:first]) for end in (self.low, self.high)]
             for name, *rows, low, high in zip(groups, *sizes, *ends, strict=True):
-                group = _Group(name, rows, low, high, sigma, sigma**2 * (1 - 1 / size))
+                group = _Group(name, rows, low, high, sigma, self._rows_variance)
                 yield from group.lines(self.layout.variables)
 
 
@@ -316,12 +329,12 @@ class _Group(NamedTuple):
     def _described(
         self, variable: Variable, bins: Array, total: float, squares: float, noise: float
     ) -> Array:
-        """Mean, deviation, quartiles, and the standard deviation of the noise in the mean, (6,); noise: that in the
-        number of values."""
+        """Mean, deviation, quartiles, and the standard deviations of the noise in the first two, (7,); noise: that in
+        the number of values."""
         count, public = bins.sum(), variable.range
         assert public
         if not self._clear(count, noise):
-            return np.full(6, np.nan)
+            return np.full(7, np.nan)
         mean = np.clip(total / count, -1.0, 1.0)
         variance = min(squares / count, 1.0) - mean**2
         shown = count > 1 and (variance > 0 or not self.sigma)
@@ -332,9 +345,19 @@ class _Group(NamedTuple):
             [
                 [public.middle + public.half * mean, public.half * deviation],
                 public.middle + public.half * quartiles,
-                [public.half * np.hypot(self.sigma, mean * noise) / count],
+                public.half * self._noises(count, mean, squares / count, deviation, noise),
             ]
         )
+
+    def _noises(self, count: float, mean: float, square: float, deviation: float, noise: float) -> Array:
+        """The standard deviations of the noise in a mean and a deviation, (2,), by their slopes in the two sums and in
+        the number of values. square: the mean of the squares; noise: that in the number."""
+        if not self.sigma:
+            return np.zeros(2)
+        slopes = np.array(
+            [[1.0, 0.0, -mean], np.array([-2 * mean, 1.0, 2 * mean**2 - square]) / (2 * deviation)]
+        )
+        return np.linalg.norm(slopes * [self.sigma, self.sigma, noise], axis=1) / count  # type: ignore[no-any-return]
 
 
 def _quartiles(bins: Array, noisy: bool) -> Array:

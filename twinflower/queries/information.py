@@ -131,8 +131,9 @@ def exact_sums(numbers: Array, d: int, rows: int) -> Information:
         raise ReplyError(f"the information matrix must be that of {rows} rows; it says {found.rows:g}")
     if not (_is_symmetric(found.matrix) and _is_symmetric(found.outer)):
         raise ReplyError("the information matrix and the outer products must be symmetric")
-    if not (0 <= found.clusters <= rows and found.clusters.is_integer()):
-        raise ReplyError(f"the outer products must be those of at most {rows} groups; got {found.clusters:g}")
+    for name, count in (("groups", found.clusters), ("rows with a weight above 0", found.observations)):
+        if not (0 <= count <= rows and count.is_integer()):
+            raise ReplyError(f"the number of {name} must be a whole number up to {rows}; got {count:g}")
     return found
 
 

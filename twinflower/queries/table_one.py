@@ -126,7 +126,7 @@ class TableOneAnswers(Answers):
             *((f"{i}", sites[i] if sites else "", table) for i, table in known.items()),
         ]
         for client, site, table in tables:
-            for line in with_differences(table.lines()):
+            for line in with_differences(table):
                 yield dict(zip(COLUMNS, (client, site, *line), strict=True))
 
     @classmethod

@@ -96,10 +96,15 @@ def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> lis
     if category:
         name = f"{column}, {MISSING}" if category == MISSING else f"{column}: {category}"
         return [(name, *map(_count, lines))]
-    means = [_numbers(f"{{}} ({{}}){_size(line)}", line, "mean_noise", "mean", "deviation") for line in lines]
+    means = [_mean(line) for line in lines]
     middle = "median", "lower_quartile", "upper_quartile"
-    quartiles = [_numbers("{} [{}, {}]", line, "bin_width", *middle) for line in lines]
+    quartiles = [_numbers("{} [{}, {}]", line, dict.fromkeys(middle, "bin_width")) for line in lines]
     return [(column, *means), ("", *quartiles)]
+
+
+def _mean(line: Mapping[str, str]) -> str:
+    """Mean and deviation, with the number of values where some are withheld."""
+    return _numbers(f"{{}} ({{}}){_size(line)}", line, {"mean": "mean_noise", "deviation": "deviation_noise"})
 
 
 def _count(line: Mapping[str, str]) -> str:
@@ -115,12 +120,12 @@ def _size(line: Mapping[str, str]) -> str:
     return "" if line["rows"] == line["most_rows"] else f"; n = {float(line['rows']):,.0f}"
 
 
-def _numbers(text: str, line: Mapping[str, str], error: str, *keys: str) -> str:
-    """The text with these values, with as many digits as their error supports."""
-    values, unit = [float(line[key]) for key in keys], float(line.get(error, 0))
-    if values[0] != values[0]:
+def _numbers(text: str, line: Mapping[str, str], errors: Mapping[str, str]) -> str:
+    """The text with these values, by the names of their errors, with as many digits as these support."""
+    values = [(float(line[key]), float(line.get(error, 0))) for key, error in errors.items()]
+    if values[0][0] != values[0][0]:
         return "-"
-    return text.format(*("-" if value != value else rounded(value, unit) for value in values))
+    return text.format(*("-" if value != value else rounded(value, error) for value, error in values))
 
 
 def rounded(value: float, error: float) -> str:
