@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from twinflower.arrays import Array, Index
+from twinflower.arrays import Array, Index, Mask
 from twinflower.data.cells import CellError, is_missing, numbers
 from twinflower.data.columns import Number, Range, Target
 from twinflower.data.ranges import Bins, Unscaled
@@ -31,6 +31,7 @@ except ImportError:  # in scikit-learn 1.5 it is a method of the estimator
         return estimator._validate_data(*arrays, **options)
 
 
+_ROUNDING = 1e-9  # of a target at an end of its range, relative to half the range
 _MOST = 10**8  # numbers of a sparse X that is made dense, 0.8 GB
 _MISSING_TEXTS = [*MISSING_TEXTS, "<NA>", "NaT"]  # the last two are missing values of pandas
 
@@ -265,6 +266,19 @@ class PerRow(NamedTuple):
     sites: Any
     groups: Any
     weights: Any
+
+
+def limited(
+    y: NDArray[Any], has_range: bool, given: Any, weights: Array | None
+) -> tuple[NDArray[Any], dict[str, Mask]]:
+    """The labels (rows,), clipped to [-1, 1] if they have a range, and which labels and weights were clipped.
+
+    weights: those of `weighted`, given as `given`.
+    """
+    outside = {} if weights is None else {"sample_weight": weights != given}
+    if not has_range:
+        return y, outside
+    return np.clip(y, -1.0, 1.0), {"y": np.abs(y) > 1 + _ROUNDING, **outside}
 
 
 def weighted(given: Any, rows: int, public: Any, private: bool) -> tuple[Array | None, Range | None]:

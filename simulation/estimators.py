@@ -44,6 +44,7 @@ from .estimator_inputs import (
     counted,
     dense,
     is_table,
+    limited,
     not_numbers,
     numbered,
     pairs,
@@ -63,7 +64,6 @@ from .runs.setup import PreparedRun, prepare_rows
 from .runtimes import cohort
 
 _OBJECTIVES = [*(name for name in LOSSES if name != COUNTING), *NETWORKS]
-_ROUNDING = 1e-9  # of a target at an end of its range, relative to half the range
 _RHO = 0.1  # weight of the penalty that ties a site to the server, in units of the loss's curvature
 _STEPS = {True: 2, False: 10}  # local steps with privacy and without
 
@@ -135,11 +135,8 @@ class Federated(Nested):  # type: ignore[misc]
         rows. label: the classes or the range of y, as in the file of a schema.
         trains: further fields of the trained model.
         """
-        rows = len(y)
-        weights, public = weighted(own.weights, rows, self.weight_range, self._private)
-        outside = {} if weights is None else {"sample_weight": weights != own.weights}
-        if "range" in label:
-            outside["y"], y = np.abs(y) > 1 + _ROUNDING, np.clip(y, -1.0, 1.0)
+        weights, public = weighted(own.weights, rows := len(y), self.weight_range, self._private)
+        y, outside = limited(y, "range" in label, own.weights, weights)
         inputs, seed = self._inputs(X, label), int(check_random_state(self.random_state).randint(2**31 - 1))
         groups = numbered(own.groups, rows, self._private, self.group_size)
         order, sizes = by_site(own.sites, rows, self.num_sites, seed, groups)
@@ -190,8 +187,8 @@ class Federated(Nested):  # type: ignore[misc]
             )
 
     def _warns(self, text: str) -> None:
-        text = f"{type(self).__name__} {text}, settings={{'objective.l2': 0.01}}"
-        warnings.warn(text, ConvergenceWarning, stacklevel=5)
+        advice = f"{type(self).__name__} {text}, settings={{'objective.l2': 0.01}}"
+        warnings.warn(advice, ConvergenceWarning, stacklevel=5)
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""
@@ -350,13 +347,11 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """The predicted probabilities (rows, classes)."""
-        rows = self._rows(X)
-        return self.model_.predict_proba(rows)
+        return self.model_.predict_proba(self._rows(X))
 
     def decision_function(self, X: Any) -> Array:
         """The scores (rows, classes), or (rows,) for two classes."""
-        rows = self._rows(X)
-        return self.model_.decision_function(rows)
+        return self.model_.decision_function(self._rows(X))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -401,5 +396,4 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The predicted values (rows,)."""
-        rows = self._rows(X)
-        return self.model_.predict(rows)
+        return self.model_.predict(self._rows(X))
