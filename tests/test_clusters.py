@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import twinflower
 from twinflower.errors import SettingError
-from twinflower.models.information import Information, _outer
+from twinflower.models.information import Information
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearObjective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
@@ -185,8 +185,11 @@ def test_groups_of_one_row_give_the_outer_products_of_rows_and_one_group_that_of
     rows = Batch(draw.normal(size=(40, 3)), draw.integers(0, 3, 40))
     model, x = LinearObjective(name="softmax").build(3, 3), draw.normal(size=9)
     each = rows._replace(groups=draw.permutation(40))
-    assert_allclose(_outer(model, x, each, True)[0], _outer(model, x, rows, True)[0], atol=1e-12)
-    together, clusters = _outer(model, x, rows._replace(groups=np.full(40, 7)), True)
+    alone, single, one = (
+        Information.of(model, x, own) for own in (each, rows, rows._replace(groups=np.full(40, 7)))
+    )
+    assert_allclose(alone.outer, single.outer, atol=1e-12)
+    together, clusters = one.outer, one.clusters
     gradient = Information.of(model, x, rows).gradient
     assert clusters == 1
     assert_allclose(together, np.outer(gradient, gradient), atol=1e-10)
