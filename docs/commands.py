@@ -1,5 +1,7 @@
 """The reference of the command line, docs/commands.md, made from the commands themselves: python docs/commands.py"""
 
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,14 @@ Made by `python docs/commands.py` from the commands; `twinflower COMMAND --help`
 a file refuses one that exists, unless `--force` is given. The exit status is 2 for invalid input, 1 if a run failed
 or a claim does not hold, and 128 + signal after a signal.
 """
+_COMMON = """\
+## Options of several commands
+
+A command has those in its usage line.
+
+| option | meaning |
+|---|---|"""
+_SEVERAL = 4  # commands with the same option, which is then described once
 
 
 def document() -> str:
@@ -30,21 +40,32 @@ def document() -> str:
         f"| {group} | {', '.join(f'[`{n}`](#{n})' for n in sorted(names))} |"
         for group, names in groups.items()
     ]
+    rows = Counter(_row(param) for command in commands.values() for param in command.params)
+    common = {
+        row: rows[row]
+        for row in rows
+        if rows[row] >= _SEVERAL and row.startswith("| `--") and "--help" not in row
+    }
+    parts += ["\n" + _COMMON, *common]
     for group, names in groups.items():
-        parts += [f"\n## {group}", *(_command(name, commands[name]) for name in sorted(names))]
+        parts += [f"\n## {group}", *(_command(name, commands[name], common) for name in sorted(names))]
     return "\n".join(parts) + "\n"
 
 
-def _command(name: str, command: Any) -> str:
+def _command(name: str, command: Any, common: Mapping[str, int]) -> str:
+    """A command with its usage and a table of its arguments and options, but for those in `common`."""
     shown = [param for param in command.params if param.name != "help"]
     arguments = [_placeholder(param) for param in shown if param.param_type_name == "argument"]
-    usage = " ".join(
-        ["twinflower", name, *arguments, "[OPTIONS]"[: 9 * (len(arguments) < len(shown))]]
-    ).rstrip()
-    rows = [f"| `{_spelling(param)}` | {_meaning(param)} |" for param in shown]
-    about = " ".join(command.help.split())
-    head = ["| argument or option | meaning |\n|---|---|"] if rows else []
-    return "\n".join([f"\n### {name}\n", f"{about}\n", f"```text\n{usage}\n```\n", *head, *rows])
+    rows = [_row(param) for param in shown if _row(param) not in common]
+    usual = [f"[{_spelling(param)}]" for param in shown if _row(param) in common]
+    options = ["[OPTIONS]"] * (len(rows) > len(arguments))
+    usage = " ".join(["twinflower", name, *arguments, *options, *usual])
+    head = ["", "| argument or option | meaning |\n|---|---|"] if rows else []
+    return "\n".join([f"\n### {name}\n", " ".join(command.help.split()), f"\n`{usage}`", *head, *rows])
+
+
+def _row(param: Any) -> str:
+    return f"| `{_spelling(param)}` | {_meaning(param)} |"
 
 
 def _placeholder(param: Any) -> str:

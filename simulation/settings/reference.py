@@ -24,8 +24,16 @@ _COMMENT = """\
 # Every key of `twinflower`, by section, with its default, but for the privacy of the main job. What they mean:
 # `twinflower settings`. Made by python -m twinflower.simulation.settings.reference
 """
+_METHODS = """\
+## methods
+
+A run has the section of its `algorithm`.
+"""
+_OWN = """\
+### Keys of one method
+"""
 _SHARED = """\
-## shared
+### shared
 
 Keys that several methods have, each in its own section: `fedpdm.step-size`, `fedavg.step-size` and so on.
 """
@@ -33,9 +41,7 @@ _INTRODUCTION = """\
 # Settings
 
 Made by `python -m twinflower.simulation.settings.reference` from the declarations in the code; `twinflower settings
-[SECTION]` prints the same. Every run has these sections:
-
-{sections}
+[SECTION]` prints the same. Every run has the sections {sections}, and the section of its [method](#methods).
 
 **On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. The last part alone, `--set rho=0.1`,
 is enough if it is unambiguous among the keys that apply to the run.
@@ -111,30 +117,28 @@ def _only_with(declared: Declared) -> str:
 
 
 def document() -> str:
-    """The text of docs/settings.md."""
-    about = {name or "run": text for name, text in ABOUT.items()} | {
-        n: m.title for n, m in ALGORITHMS.items()
-    }
+    """The text of docs/settings.md: the sections that every run has, and the methods with their keys."""
     main_job = " and ".join(f"`{key} = {toml_value(value)}`" for key, value in MAIN_JOB.items())
-    listed = "\n".join(f"- [{name}](#{name}): {text}" for name, text in about.items())
+    about = {name or "run": text for name, text in ABOUT.items()}
+    listed = ", ".join(f"[{name}](#{name})" for name in about)
+    rows, shared = tables(), _shared()
     parts = [_INTRODUCTION.format(sections=listed, main_job=main_job)]
-    shared = _shared()
-    for name, rows in tables().items():
-        if name == next(iter(ALGORITHMS)):
-            parts.append(
-                _SHARED + _table(("key", *HEADINGS[1:4], "default", "methods"), _shared_rows(shared))
-            )
-        leaves = {key for key, found in shared.items() if name in found}
-        alone = [
-            (f"`{row[0]}`", *row[1:4], f"`{row[4]}`", row[5]) for row in rows if _about_key(row) not in leaves
-        ]
-        also = (
-            f" Also [shared keys](#shared): {', '.join(f'`{key[0]}`' for key in sorted(leaves))}."
-            if leaves
-            else ""
-        )
-        parts.append(f"## {name}\n\n{about[name]}.{also}\n" + (_table(HEADINGS, alone) if alone else ""))
+    parts += [f"## {name}\n\n{text}.\n{_table(HEADINGS, _code(rows[name]))}" for name, text in about.items()]
+    parts.append(_METHODS + _table(("method", "what it is", "shared keys"), _methods(shared)))
+    alone = [row for name in ALGORITHMS for row in rows[name] if name not in shared.get(_about_key(row), {})]
+    parts.append(_OWN + _table(HEADINGS[:5], (row[:5] for row in _code(alone))))
+    parts.append(_SHARED + _table(("key", *HEADINGS[1:4], "default", "methods"), _shared_rows(shared)))
     return "\n".join(parts)
+
+
+def _code(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    return ((f"`{row[0]}`", *row[1:4], f"`{row[4]}`", *row[5:]) for row in rows)
+
+
+def _methods(shared: Mapping[tuple[str, ...], Mapping[str, str]]) -> Iterator[tuple[str, ...]]:
+    for name, method in ALGORITHMS.items():
+        leaves = sorted(key[0] for key, found in shared.items() if name in found)
+        yield f'<a id="{name}"></a>`{name}`', method.title, ", ".join(f"`{leaf}`" for leaf in leaves)
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
