@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from twinflower.disk import reserve, temporary_of, write_whole
+from twinflower.disk import LockableFile, reserve, temporary_of, write_whole
 from twinflower.errors import DataError
 from twinflower.privacy import Budget
 from twinflower.privacy.charges import Charge, ChargedBefore, check_charge
@@ -42,6 +42,7 @@ _SEED = 8 + 32  # bytes of a round's first step and its seed
 _MAGIC = b"twinflower-round 1 "
 _CHECKSUM = 64  # hexadecimal digits
 _HEAD = 2**13  # bytes of a stored round besides its arrays, at most
+_PATIENCE = 10.0  # seconds to wait for a lock
 _MOST_ROUNDS, _MOST_SESSIONS = 256, 8  # limits on disk, whatever the server requests
 
 
@@ -80,6 +81,9 @@ class StateStore(Protocol):
 
     def save_key(self, session: str, key: bytes) -> None:
         """Store a new key."""
+
+    def locked(self, session: str) -> AbstractContextManager[None]:
+        """Keep other processes from a block that has its turn before or after this one; DataError if that fails."""
 
     def of(self, kind: str) -> "StateStore":
         """A separate store, in the same place, for what the client released when it answered questions of a kind."""
@@ -140,6 +144,10 @@ class ContextStore:
             arrays[name] = encode(array)
         self.state[_ARRAYS + self.kind] = arrays
         self.state[_METRICS + self.kind] = ConfigRecord(dict(done.metrics))
+
+    def locked(self, session: str) -> AbstractContextManager[None]:
+        """See `StateStore`; a context belongs to one process."""
+        return nullcontext()
 
     def key(self, session: str) -> bytes | None:
         """See `StateStore`."""
@@ -215,6 +223,17 @@ class FileStore:
         path = self._key_path(session)
         with self._writing(path, "the session's key"):
             write_whole(path, key)
+
+    @contextmanager
+    def locked(self, session: str) -> Iterator[None]:
+        """See `StateStore`; the key of the session is locked."""
+        try:
+            file = LockableFile(self._key_path(session), "r+")
+            file.wait(_PATIENCE)
+        except OSError as error:
+            raise DataError(f"the session's key cannot be locked: {error.strerror}") from None
+        with file:
+            yield
 
     @contextmanager
     def _writing(self, path: Path, content: str) -> Iterator[None]:

@@ -149,10 +149,10 @@ class Inspector:
         self.born[client] = born
 
 
-def properties_request(node: int, session: str = "", key: str = "session") -> Message:
+def properties_request(node: int, session: str = "", key: str = "session", **more: Any) -> Message:
     """A message that asks a node for its partition, and if a session is named, for what else the client has for it, or,
-    with the key BEGINS, whether it takes part; the key ENDS says that nothing more is asked."""
-    config = ConfigRecord({key: session} if session else {})
+    with the key BEGINS, whether it takes part; the key ENDS says that nothing more is asked. more: of the config."""
+    config = ConfigRecord({key: session, **more} if session else {})
     return Message(RecordDict({request_record(PROPERTIES, "config"): config}), node, "get_properties")
 
 
@@ -227,12 +227,15 @@ def _mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:
     return float(np.mean(sane)) if sane else float("nan")
 
 
-def incomplete(server_round: int, rejected: Mapping[int, str], method: str, retries: int) -> str:
-    """The sentence for a round that lacks clients although the method needs all."""
+def incomplete(
+    server_round: int, rejected: Mapping[int, str], method: str, retries: int, most_absent: int = 0
+) -> str:
+    """The sentence for a round that lacks more clients than the method can do without."""
     client, reason = min(rejected.items())
+    needed = f"all but {most_absent}" if most_absent else "all"
     return (
-        f"round {server_round}: {method} needs all clients, and {len(rejected)} did not answer even after {retries} "
-        f"more requests: the run stops (client {client}: {reason})"
+        f"round {server_round}: {method} needs {needed} clients, and {len(rejected)} did not answer even after "
+        f"{retries} more requests: the run stops (client {client}: {reason})"
     )
 
 

@@ -90,7 +90,7 @@ class StarStrategy(Strategy):
     algorithm: the algorithm with its settings. num_clients: the number N of partitions 0..N-1, or 0 for the number that
     the nodes report. clients_per_round: how many clients are sampled, 0 for all. seed: of the sampling and of public
     randomness. node_timeout: seconds to wait for nodes at the start, and for a missing node before a request is
-    repeated. retries: how often a request is repeated to a client in a round that needs all clients
+    repeated. retries: how often a request is repeated to a client in a round that cannot do without it
     (`Algorithm.needs_every_client`); the client replies with its stored bytes.
     min_replies: a round with fewer valid replies leaves the model unchanged. void_rounds: how many such rounds may
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
@@ -280,8 +280,9 @@ class StarStrategy(Strategy):
         round_ = self.training.number(server_round)
         good, rejected = self._received(round_, replies)
         self.rounds.append(self.requests.statistics([good[c] for c in sorted(good)], rejected))
-        if rejected and self.algorithm.needs_every_client:
-            raise AbsentError(incomplete(round_, rejected, self.algorithm.name, self.retries))
+        if self._needs(rejected):
+            absent = self.algorithm.most_absent
+            raise AbsentError(incomplete(round_, rejected, self.algorithm.name, self.retries, absent))
         if self.quorum.reached(round_, len(good), rejected):
             self.training.update(self.algorithm, round_, {i: upload.values for i, upload in good.items()})
         model = self.algorithm.model(self.server)
@@ -294,10 +295,14 @@ class StarStrategy(Strategy):
         """The valid replies by client, and the reasons for the others; asks again if all clients are needed."""
         asked = self.requests
         good, rejected = sort_replies(replies, self.roster.clients(asked.inboxes), asked.read, round_)
-        if rejected and self.algorithm.needs_every_client:
+        if self._needs(rejected):
             good, rejected = self.exchange.ask_again(good, rejected, asked.message, asked.read, round_)
         self.absences.note(round_, asked.inboxes, rejected)
         return good, rejected
+
+    def _needs(self, rejected: Mapping[int, str]) -> bool:
+        """Whether the method cannot do without these clients."""
+        return self.algorithm.needs_every_client and len(rejected) > self.algorithm.most_absent
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

@@ -1,5 +1,6 @@
 """The server side of a run in which the server sees only sums, for any method (`twinflower.sums.summed`)."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -8,10 +9,12 @@ from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import AbsentError, ReplyError, SettingError
+from twinflower.sums.grid import CellArray, negative, plus
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
+from twinflower.sums.recovery import Recovery
 from twinflower.sums.summed import Summed
 
-from .messages import properties_in, properties_request
+from .messages import Upload, properties_in, properties_request
 from .star import StarStrategy
 
 
@@ -19,9 +22,10 @@ class SumStrategy(StarStrategy):
     """Keeps the server state of the method. Before the first round it collects the key messages of all sites, and every
     request carries all of them. Each round adds up the messages of the sites modulo 2^64.
 
-    A round needs every site. The request is repeated to a site that does not reply, and the site replies with its
-    stored bytes. If it stays away, the run stops, and can be resumed when the site is back. masks: False for a
-    simulation without masks.
+    A round needs every site, or all but `Summed.lost`. The request is repeated to a site that does not reply, and the
+    site replies with its stored bytes. If it stays away, the run stops, and can be resumed when the site is back. Where
+    sites may be missing, each round has a second exchange, in which those that replied open what their sum needs
+    (`Recovery`). masks: False for a simulation without masks.
     """
 
     algorithm_class: ClassVar[type[Algorithm]] = Summed
@@ -38,6 +42,8 @@ class SumStrategy(StarStrategy):
                 f"trust sum cannot limit the norm of a single message, which nobody sees; got {self.max_norm:g}"
             )
         self.masks = masks
+        lost = self.algorithm.most_absent
+        self.recovery = Recovery(self.algorithm.info.num_clients, lost) if masks and lost else None
         self._roster = b""
 
     def configure_train(
@@ -69,10 +75,72 @@ class SumStrategy(StarStrategy):
             f"run stops (client {client}: {reason})"
         )
 
+    def _received(self, round_: int, replies: Iterable[Message]) -> tuple[dict[int, Upload], dict[int, str]]:
+        """See `StarStrategy`; one of the uploads is less the masks that remain in the sum."""
+        good, rejected = super()._received(round_, replies)
+        if self.recovery is None:
+            return good, rejected
+        out = _left_out(good, self.recovery)
+        good = {client: upload for client, upload in good.items() if client not in out}
+        rejected |= out
+        if not self._needs(rejected):
+            first = min(good)
+            cells, words = good[first].values.cells, self.algorithm.words  # type: ignore[attr-defined]
+            masks = self._masks(self.recovery, round_, good, cells.size, words)
+            values = good[first].values._replace(cells=plus(cells, negative(masks, words), words))
+            good[first] = good[first]._replace(values=values)
+        return good, rejected
+
+    def _masks(
+        self, recovery: Recovery, round_: int, good: dict[int, Upload], count: int, words: int
+    ) -> CellArray:
+        """The masks (count,) in the sum of these messages; AbsentError if too few sites open their shares."""
+        survivors, stamp = sorted(good), self.training.stamp(round_)
+        size, named = recovery.opened_size(survivors), recovery.named(survivors)
+
+        def ask(client: int, node: int) -> Message:
+            return properties_request(node, roster=self._roster, survivors=named, **stamp)
+
+        def read(client: int, reply: Message) -> bytes:
+            return _bytes_in(properties_in(reply).get("opened"), size, "it opened no shares")
+
+        opened, missing = self.exchange.ask(survivors, ask, read, round_)
+        if len(opened) < recovery.needed:
+            opened, missing = self.exchange.ask_again(opened, missing, ask, read, round_)
+        if len(opened) < recovery.needed:
+            client, reason = min(missing.items())
+            raise AbsentError(
+                f"round {round_}: {recovery.needed} sites must open their shares, and only {len(opened)} did: the run "
+                f"stops (client {client}: {reason})"
+            )
+        dealt = {client: upload.metrics["dealt"] for client, upload in good.items()}
+        return recovery.mask(survivors, dealt, opened, count, words)
+
+
+def _left_out(good: dict[int, Upload], recovery: Recovery) -> dict[int, str]:
+    """The clients whose messages cannot be in the sum, with the reason: those that deal no shares, and in a round that
+    was begun before an interruption, those for which most sites have not opened theirs."""
+    dealt = [upload.metrics.get("dealt") for upload in good.values()]
+    whole = [type(own) is bytes and len(own) == recovery.dealt_size for own in dealt]
+    out = {client: "it dealt no shares" for client, own in zip(good, whole, strict=True) if not own}
+    before = Counter(str(own) for upload in good.values() if (own := upload.metrics.get("survivors")))
+    if before:
+        named, _ = before.most_common(1)[0]
+        out |= {
+            client: "it came back after the sum of the round was read without it"
+            for client in good
+            if named[2 * client : 2 * client + 2] != "01"
+        }
+    return out
+
+
+def _bytes_in(value: object, size: int, otherwise: str) -> bytes:
+    """A value of a reply that must be bytes of this size; ReplyError otherwise."""
+    if type(value) is not bytes or len(value) != size:
+        raise ReplyError(otherwise)
+    return value
+
 
 def _key_message(client: int, reply: Message) -> bytes:
     """The key message in a reply; ReplyError if there is none."""
-    announcement = properties_in(reply).get("announcement")
-    if type(announcement) is not bytes or len(announcement) != ANNOUNCEMENT:
-        raise ReplyError("it sent no key message")
-    return announcement
+    return _bytes_in(properties_in(reply).get("announcement"), ANNOUNCEMENT, "it sent no key message")

@@ -5,8 +5,10 @@ writes the app into a folder; this module is its client side. Noise is seeded, a
 compare bits.
 """
 
+import os
 import re
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -87,11 +89,14 @@ def misbehave(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message]
 ) -> Message:
     """A mod that does what the node config says for the round."""
-    if message.metadata.message_type != "train":
+    opening = message.content.get("getpropertiesins.config") or {}
+    if message.metadata.message_type != "train" and "survivors" not in opening:
         return call_next(message, context)
-    round_ = message.content["fitins.config"]["round"]
+    round_ = opening["round"] if opening else message.content["fitins.config"]["round"]
     plan = re.findall(r"(\S+)@(\d+)", str(context.node_config.get("faults", "")))
     (kind, *_) = [*(kind for kind, when in plan if int(when) == round_), ""]
+    if kind.startswith("dies"):
+        return _dying(kind, bool(opening), lambda: call_next(message, context))
     if kind == "raises":
         raise ValueError("planted")
     if kind == "slow":
@@ -104,6 +109,17 @@ def misbehave(
         first, second = ([a.data for a in r.content["fitres.parameters"].values()] for r in (reply, again))
         assert first == second, "a repeated request got other bytes"
     return AFTER[kind](reply) if kind in AFTER else reply
+
+
+def _dying(kind: str, opening: bool, reply: Callable[[], Message]) -> Message:
+    """The reply of a node that is killed in a round, as by a power failure: before its message or after it is computed,
+    or in the same way when it is to open its shares."""
+    if opening != ("open" in kind):
+        return reply()
+    if kind.endswith("-late"):
+        reply()
+    os.killpg(os.getpgrp(), signal.SIGKILL)
+    raise AssertionError("it lives")
 
 
 def seed_noise(plan_class: Any, name: str, source: Callable[[int, int, int], Any]) -> None:

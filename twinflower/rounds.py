@@ -284,7 +284,7 @@ class _Loop:
             return finite
         places = np.arange(len(at.clients))[finite]
         missing = self.lost(at.round, at.clients[places])
-        if missing.any() and self.algorithm.needs_every_client:
+        if self.algorithm.needs_every_client and missing.sum() > self.algorithm.most_absent:
             name = self.algorithm.name
             raise RunError(
                 f"round {at.round}: {name} needs all clients, and the replies of {missing.sum()} are lost"

@@ -13,6 +13,7 @@ from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.correlated import noise_in_sums
 from twinflower.privacy.plan import Plan
 from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
+from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
@@ -197,13 +198,22 @@ def _shared(plan: SumPlan) -> list[tuple[str, str]]:
     """The trust assumption of a run in which the server sees only sums, its second epsilon, and that of a lost site."""
     sums, alone = plan.sums, gdp_epsilon(plan.mu_limit_alone, plan.delta)
     return [
-        ("trust", f"sums over {sums.sites} clients, at least {sums.honest} of them honest"),
+        ("trust", f"sums over {sums.sites} clients, at least {sums.honest} of them honest{_absent(sums)}"),
         ("epsilon in total, against everybody else", f"{alone:.6g} at delta {plan.delta:g}"),
         ("if a client is lost for good", _without_it(plan)),
     ]
 
 
+def _absent(sums: Sums) -> str:
+    """How many clients may be missing, and what that costs; empty for none."""
+    if not sums.lost:
+        return ""
+    return f", up to {sums.lost} missing in a round, so the noise of {sums.counted} counts"
+
+
 def _without_it(plan: SumPlan) -> str:
+    if plan.sums.lost:
+        return f"the run goes on without it, as long as no more than {plan.sums.lost} are missing"
     if plan.sums.sites == 2:
         return "no sum is possible without it"
     epsilon, alone = plan.epsilons_after_a_loss

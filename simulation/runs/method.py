@@ -122,7 +122,7 @@ def through_sums(
     if plan is None:
         return Pooled(algorithm, rows=int(sizes.sum()))
     assert isinstance(plan, SumPlan)
-    return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths)
+    return Summed(algorithm, tuple(schedule.steps(sizes).tolist()), plan.sums.widths, plan.sums.lost)
 
 
 def with_noise(

@@ -102,7 +102,9 @@ def _plan(
         )
     if sums:
         honest, d = privacy.honest_sites, algorithm.release_size(objective.d)
-        return SumPlan.of_sums(algorithm, bounds, schedule, sizes, config.rounds, d, honest, target)
+        return SumPlan.of_sums(
+            algorithm, bounds, schedule, sizes, config.rounds, d, honest, target, privacy.lost_sites
+        )
     if not isinstance(privacy, AsPublished):
         turns = partial(_turns, schedule, config.seed)
         return Plan.of(algorithm, bounds, workloads, asked, target, shares, turns)

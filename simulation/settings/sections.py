@@ -103,6 +103,7 @@ class _Plain:
     noise = "independent"
     trust = "local"
     honest_sites = 0
+    lost_sites = 0
     masks = False
     group_size = 0
     tune_share = 0.0
@@ -222,6 +223,14 @@ class Gradient(Private):
             "clients",
         ),
     ] = 0
+    lost_sites: Annotated[
+        int,
+        Setting(
+            "with trust sum, clients that may be missing in a round; below half of honest-sites",
+            at_least(0),
+            "clients",
+        ),
+    ] = 0
     masks: _Masks = False
     protects: Annotated[
         str,
@@ -267,9 +276,10 @@ class Gradient(Private):
                 "privacy.trust = sum needs privacy.honest-sites, the number of clients whose noise no attacker "
                 f"knows (1 to {clients.count}), such as {clients.count}"
             )
-        if not sums and (self.honest_sites or self.masks):
+        if not sums and (self.honest_sites or self.lost_sites or self.masks):
             raise SettingError(
-                "privacy.honest-sites and privacy.masks belong to privacy.trust = sum: set it, or leave them out"
+                "privacy.honest-sites, privacy.lost-sites and privacy.masks belong to privacy.trust = sum: set it, or "
+                "leave them out"
             )
         if sums:
             _check_sums(clients, max_norm)

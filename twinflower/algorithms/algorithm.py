@@ -93,9 +93,10 @@ class Algorithm(ABC):
     A class that differs from the defaults sets these:
 
     needs_every_client: every round needs a reply from every client; a strategy repeats the request to clients that did
-    not reply, and stops the run if that fails. needs_client_state: the server's state depends on the clients' stored
-    state, so a client that has lost its state must not continue with a new one. closes: after the last round, the
-    server sends the clients one more inbox, which they `finish`. draws_steps: the number of local steps in a round is
+    not reply, and stops the run if that fails. most_absent: how many may be missing nevertheless. needs_client_state:
+    the server's state depends on the clients' stored state, so a client that has lost its state must not continue with
+    a new one. closes: after the last round, the server sends the clients one more inbox, which they `finish`.
+    draws_steps: the number of local steps in a round is
     random, public and the same for all clients (`steps_of`); runs with different seeds are then not stacked, because
     their releases differ. averages_models: the first array of an upload is the client's model, and the server's new
     model is the mean of these, unless `check_average` raises an error; any server that averages models can then run the
@@ -122,6 +123,7 @@ class Algorithm(ABC):
     modes: ClassVar[tuple[str, ...]]
 
     needs_every_client: ClassVar[bool] = False
+    most_absent: ClassVar[int] = 0
     needs_client_state: ClassVar[bool] = False
     closes: ClassVar[bool] = False
     draws_steps: ClassVar[bool] = False

@@ -70,9 +70,10 @@ class Grid(NamedTuple):
         cells: Index = np.rint(within(value / self.cell, -self.most, self.most)).astype(np.int64)
         return cells
 
-    def mean(self, total: CellArray) -> Array:
-        """The mean value (..., d) over the sites; total (..., d): the sum of their numbers modulo 2^64."""
-        return total.view(np.int64).astype(np.float64) * (self.cell / self.sites)
+    def mean(self, total: CellArray, count: float | None = None) -> Array:
+        """The mean value (..., d) over sites of total weight `count`, by default all; total (..., d): the sum of their
+        numbers modulo 2^64."""
+        return total.view(np.int64).astype(np.float64) * (self.cell / (count or self.sites))
 
 
 def add(cells: CellArray, axis: int = -2, words: int = 1) -> CellArray:

@@ -1,7 +1,7 @@
 """Pairwise masks: a site's message is uniform noise to anyone who lacks the message of another honest site.
 
-The protocol follows Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017,
-without the recovery of sites that drop out: the sites are fixed at the start of a session, and a sum needs all of them.
+The protocol follows Bonawitz et al., "Practical secure aggregation for privacy-preserving machine learning", CCS 2017.
+The sites are fixed at the start of a session. A sum needs all of them, unless masks can be removed (`recovery`).
 
 1. A site has an identity (an Ed25519 key) and the public keys of the sites that it accepts (`Peers`). People exchange
    these keys; they do not come from the server.
@@ -44,6 +44,7 @@ from ..errors import ReplyError, SettingError, require
 from .grid import CellArray, negative, plus
 
 _PURPOSE = b"twinflower sum 2 "
+_SHARES = b"twinflower shares 1 "
 KEY = 32
 _SIGNATURE = 64
 _HEAD = struct.Struct(">32sI32s32s")  # digest of the session, site, digest of the settings, X25519 key
@@ -117,7 +118,7 @@ class Session:
     """A site in a session whose roster it has accepted.
 
     agreed: the bytes that must be the same at all sites, session and roster. secrets: the X25519 secret shared with
-    each site, by number; empty for the site itself.
+    each site, by number; for the site itself its private key.
     """
 
     identity: Identity
@@ -143,22 +144,42 @@ class Session:
             "the list of sites has another key of this site than the one that it made for the session; if the site has "
             "lost its own, the session cannot go on",
         )
-        secrets = (b"" if n == identity.number else _exchange(secret, part) for n, part in enumerate(parts))
+        private = secret.private_bytes_raw()
+        secrets = (
+            private if n == identity.number else _exchange(secret, part) for n, part in enumerate(parts)
+        )
         return cls(identity, _PURPOSE + _digest(name) + _digest(roster), tuple(secrets))
 
-    def mask(self, count: int, round_: int, inbox: bytes, words: int = 1) -> CellArray:
-        """The sum (count,) of this site's masks in a round; inbox: digest of what the site received in the round.
+    def keys(self, round_: int, inbox: bytes) -> list[bytes]:
+        """The keys (N) of this site's masks in a round, the one at its number known to itself only; inbox: digest of
+        what the site received in the round."""
+        agreed = self._agreed(round_, inbox)
+        pairs = (
+            struct.pack(">2I", *sorted((self.identity.number, peer))) for peer in range(len(self.secrets))
+        )
+        return [_key(secret, agreed + pair) for secret, pair in zip(self.secrets, pairs, strict=True)]
 
-        words: of each number (`grid.plus`).
+    def shares(self, dealer: int, holder: int, round_: int, inbox: bytes) -> list[bytes]:
+        """The holder's shares of the dealer's keys (N) in a round; one of the two is this site (`recovery`)."""
+        other = holder if dealer == self.identity.number else dealer
+        info = _SHARES + self._agreed(round_, inbox) + struct.pack(">2I", dealer, holder)
+        stream = _stream(_key(self.secrets[other], info), KEY * len(self.secrets))
+        return [stream[start : start + KEY] for start in range(0, len(stream), KEY)]
+
+    def mask(self, count: int, round_: int, inbox: bytes, words: int = 1, alone: bool = False) -> CellArray:
+        """The sum (count,) of this site's masks in a round; inbox: see `keys`.
+
+        words: of each number (`grid.plus`). alone: with the mask that no other site knows.
         """
-        agreed = self.agreed + struct.pack(">Q", round_) + inbox
-        total = np.zeros(count, dtype=np.uint64)
-        for peer, secret in enumerate(self.secrets):
-            if secret:
-                pair = struct.pack(">2I", *sorted((self.identity.number, peer)))
-                stream = _words(secret, agreed + pair, count)
-                total = plus(total, stream if self.identity.number < peer else negative(stream, words), words)
+        total, number = np.zeros(count, dtype=np.uint64), self.identity.number
+        for peer, key in enumerate(self.keys(round_, inbox)):
+            if alone or peer != number:
+                total = plus(total, signed_words(key, number, peer, count, words), words)
         return total
+
+    def _agreed(self, round_: int, inbox: bytes) -> bytes:
+        """What all sites must agree on in a round."""
+        return self.agreed + struct.pack(">Q", round_) + inbox
 
 
 def simulated(sites: int, seed: int) -> list[Identity]:
@@ -224,8 +245,16 @@ def _digest(text: str | bytes) -> bytes:
     return hashlib.sha256(text.encode() if isinstance(text, str) else text).digest()
 
 
-def _words(secret: bytes, agreed: bytes, count: int) -> CellArray:
-    """`count` numbers of 64 bits from a ChaCha20 key stream. A constant nonce is safe, because no key is used twice."""
-    key = HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
-    stream = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
-    return np.frombuffer(stream, dtype="<u8").astype(np.uint64, copy=False)
+def signed_words(key: bytes, site: int, peer: int, count: int, words: int = 1) -> CellArray:
+    """What a site adds for a peer: the `count` words of this key, and their negative if the peer's number is lower."""
+    stream = np.frombuffer(_stream(key, 8 * count), dtype="<u8").astype(np.uint64, copy=False)
+    return stream if site <= peer else negative(stream, words)
+
+
+def _key(secret: bytes, agreed: bytes) -> bytes:
+    return HKDF(SHA256(), KEY, salt=None, info=agreed).derive(secret)
+
+
+def _stream(key: bytes, size: int) -> bytes:
+    """A ChaCha20 key stream. A constant nonce is safe, because no key is used twice."""
+    return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(size))

@@ -75,6 +75,14 @@ def spread(honest: int, share: float = SHARE) -> float:
     return share * math.sqrt(honest)
 
 
+def counted(honest: int, lost: int) -> int:
+    """The fewest honest sites in the sum of a round, if up to `lost` sites may be missing (docs/sums.md).
+
+    An honest site is left out only if honest - lost honest ones have left it out, and each leaves out at most `lost`.
+    """
+    return honest - lost * honest // (honest - lost)
+
+
 def round_mu(moves: Array, entries: int, deviation: float) -> Array:
     """mu of a round by (*). moves: how far a record moves its site's value, in cells before rounding. entries: d."""
     worst = moves + 2 * math.sqrt(entries)
@@ -132,8 +140,9 @@ class Sums:
 
     moves (T, N): how far one record of a site can move the site's value in a round, times the site's weight. weights
     (T,): the budget weights of the rounds. entries: d. honest: the number of sites whose noise no attacker knows.
-    noise_multiplier: the standard deviation of the summed noise of `honest` sites, as a multiple of the largest move in
-    a round of weight 1. longest (T,): the largest expected norm of a site's weighted value.
+    noise_multiplier: the standard deviation of the summed noise of `counted` sites, as a multiple of the largest move
+    in a round of weight 1. longest (T,): the largest expected norm of a site's weighted value. lost: how many sites may
+    be missing in a round.
     """
 
     moves: Array
@@ -142,11 +151,12 @@ class Sums:
     honest: int
     noise_multiplier: float
     longest: Array = field(default_factory=lambda: np.zeros(1))
+    lost: int = 0
 
     @classmethod
     def of(
         cls, algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Sequence[int] | Index, rounds: int,
-        entries: int, honest: int, mu: float = 0.0, noise_multiplier: float = 0.0,
+        entries: int, honest: int, mu: float = 0.0, noise_multiplier: float = 0.0, lost: int = 0,
     ) -> "Sums":  # fmt: skip
         """The sums of clients with these numbers of rows (N,).
 
@@ -154,10 +164,10 @@ class Sums:
         more than mu against a server that colludes with all but `honest` sites. Raises SettingError if no noise can
         meet that.
         """
-        _check_honest(honest, len(sizes))
+        _check_honest(honest, len(sizes), lost)
         moves, longest, weights = _loads(algorithm, bounds, schedule, np.asarray(sizes), rounds)
-        noise = noise_multiplier or noise_for(mu, moves, weights, entries, honest)
-        sums = cls(moves, weights, entries, honest, noise, longest)
+        noise = noise_multiplier or noise_for(mu, moves, weights, entries, counted(honest, lost))
+        sums = cls(moves, weights, entries, honest, noise, longest, lost)
         for round_, most in enumerate(longest, 1):
             sums.grid(round_).check(float(most))
         return sums
@@ -168,18 +178,23 @@ class Sums:
         return self.moves.shape[-1]
 
     @property
+    def counted(self) -> int:
+        """The number of sites whose noise the plan counts on in every round; `honest` if no site may be missing."""
+        return counted(self.honest, self.lost)
+
+    @property
     def rounds(self) -> int:
         """The number of rounds T."""
         return len(self.weights)
 
     @cached_property
     def sigmas(self) -> Array:
-        """The standard deviation (T,) of the summed noise of `honest` sites, in the unit of the values."""
+        """The standard deviation (T,) of the summed noise of `counted` sites, in the unit of the values."""
         return self.noise_multiplier * self.moves.max(-1) / np.sqrt(self.weights)
 
     def grid(self, round_: int) -> Grid:
         """The grid of a round; rounds count from 1."""
-        return Grid.of_noise(float(self.sigmas[round_ - 1]), self.honest, self.sites)
+        return Grid.of_noise(float(self.sigmas[round_ - 1]), self.counted, self.sites)
 
     @cached_property
     def widths(self) -> tuple[float, ...]:
@@ -189,7 +204,7 @@ class Sums:
     @cached_property
     def costs(self) -> Array:
         """The cost mu^2 (T, N) of each round against a server that colludes with all but `honest` sites."""
-        return self._costs(spread(self.honest))
+        return self._costs(spread(self.counted))
 
     @cached_property
     def costs_alone(self) -> Array:
@@ -207,17 +222,17 @@ class Sums:
         minimised over the rounds."""
         largest = self.moves.max(-1, keepdims=True)
         ratios: Array = (largest / self.moves).min(0)
-        return self.noise_multiplier / math.sqrt(self.honest) * ratios
+        return self.noise_multiplier / math.sqrt(self.counted) * ratios
 
     @property
     def factor(self) -> float:
         """The ratio of `mu_alone` to `mu`.
 
-        It is sqrt(honest), apart from the cost of discrete noise.
+        It is sqrt(counted), apart from the cost of discrete noise.
         """
         one = np.ones(1)
         return float(
-            round_mu(one, self.entries, SHARE)[0] / round_mu(one, self.entries, spread(self.honest))[0]
+            round_mu(one, self.entries, SHARE)[0] / round_mu(one, self.entries, spread(self.counted))[0]
         )
 
     @property
@@ -239,12 +254,17 @@ def check_sites(sites: int) -> None:
         )
 
 
-def _check_honest(honest: int, sites: int) -> None:
+def _check_honest(honest: int, sites: int, lost: int) -> None:
     check_sites(sites)
     if not 1 <= honest <= sites:
         raise SettingError(
             f"honest-sites must be from 1 to the number of clients, {sites}; got {honest}: it is how many sites, "
             "each one itself included, add noise that no attacker knows"
+        )
+    if not 2 * lost < honest:
+        raise SettingError(
+            f"privacy.lost-sites must be below half of privacy.honest-sites, {honest}, because a majority of the "
+            f"honest sites decides which sum a server may read; got {lost}: lower it, or raise privacy.honest-sites"
         )
 
 

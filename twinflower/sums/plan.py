@@ -75,17 +75,26 @@ class SumPlan(Plan):
     @classmethod
     def of_sums(
         cls, algorithm: Any, bounds: Bounds, schedule: LocalSchedule, sizes: Sequence[int] | Index, rounds: int,
-        entries: int, honest: int, target: Target,
+        entries: int, honest: int, target: Target, lost: int = 0,
     ) -> "SumPlan":  # fmt: skip
-        """Plan a run of clients with these numbers of rows (N,).
+        """Plan a run of clients with these numbers of rows (N,), of which up to `lost` may be missing in a round.
 
         Raises SettingError for a method or settings that are not known to work with sums alone (`check_sums`), and for
         a target that cannot be met.
         """
-        check_sums(algorithm, int(schedule.steps(np.asarray(sizes)).max()))
+        check_sums(algorithm, int(schedule.steps(np.asarray(sizes)).max()), lost)
         mu = target.mu if target.epsilon else 0.0
         sums = Sums.of(
-            algorithm, bounds, schedule, sizes, rounds, entries, honest, mu, target.noise_multiplier
+            algorithm,
+            bounds,
+            schedule,
+            sizes,
+            rounds,
+            entries,
+            honest,
+            mu,
+            target.noise_multiplier,
+            lost,
         )
         sites = np.arange(sums.sites)
         listed = tuple(PlannedRelease(ROUND, t, sites, float(w)) for t, w in enumerate(sums.weights, 1))
@@ -100,7 +109,15 @@ class SumPlan(Plan):
         target = Target(0.0, self.delta, self.sums.noise_multiplier, unit=self.unit)
         sums = self.sums
         return self.of_sums(
-            algorithm, self.bounds, schedule, sizes, sums.rounds, sums.entries, sums.honest, target
+            algorithm,
+            self.bounds,
+            schedule,
+            sizes,
+            sums.rounds,
+            sums.entries,
+            sums.honest,
+            target,
+            sums.lost,
         )
 
     def cost(self, kind: str) -> Array:
@@ -141,7 +158,7 @@ class SumPlan(Plan):
         """
         sums, numbers = self.sums, 2 * self.sums.entries * self.sums.rounds
         mu, alone = (math.sqrt(2) * self._largest(each) for each in (sums.mu, sums.mu_alone))
-        return sum_epsilon(mu, self.delta, sums.honest, numbers), sum_epsilon(alone, self.delta, 1, numbers)
+        return sum_epsilon(mu, self.delta, sums.counted, numbers), sum_epsilon(alone, self.delta, 1, numbers)
 
     @property
     def attacker(self) -> str:

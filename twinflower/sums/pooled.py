@@ -24,7 +24,7 @@ import numpy as np
 
 from ..algorithms.algorithm import Stop
 from ..algorithms.layout import Layout, MaskedInts, Nothing
-from ..arrays import Array
+from ..arrays import Array, Index
 from ..errors import RunError, SettingError
 from ..work import LocalWork, Report
 from .grid import CellArray, negative
@@ -74,7 +74,7 @@ class Pooled(Summed):
         _, upload, report = self.algorithm.client_update(state, inbox, work)
         return state, Upload(encode(upload.sums)), report
 
-    def advance(self, server: Server, total: CellArray, round_: int) -> Server:
+    def advance(self, server: Server, total: CellArray, clients: Index, round_: int) -> Server:
         """See `Summed`; RunError if the messages do not add up to sums over the rows that there are."""
         sums = decode(total)
         if sums[0] != self.rows:

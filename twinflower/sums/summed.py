@@ -55,7 +55,8 @@ class Summed(Algorithm):
     """A method whose server receives only sums.
 
     algorithm: the method. steps: the number of local steps of each client, or a single number for all clients. widths:
-    the width of a cell in each round (`Grid`), set when the run plans its noise.
+    the width of a cell in each round (`Grid`), set when the run plans its noise. lost: how many clients may be missing
+    in a round; the mean is then that over the others.
     """
 
     name: ClassVar[str] = "sum"
@@ -69,9 +70,10 @@ class Summed(Algorithm):
     algorithm: Any
     steps: tuple[int, ...] = (1,)
     widths: tuple[float, ...] = field(default=(), repr=False)
+    lost: int = field(default=0, repr=False)
 
     def __post_init__(self) -> None:
-        check_sums(self.algorithm, max(self.steps))
+        check_sums(self.algorithm, max(self.steps), self.lost)
         # errors name the user's algorithm
         object.__setattr__(self, "name", f"{self.algorithm.name} with trust sum")
 
@@ -94,6 +96,11 @@ class Summed(Algorithm):
     def privacy(self) -> str:  # type: ignore[override]
         """The method's privacy mode."""
         return self.algorithm.privacy  # type: ignore[no-any-return]
+
+    @property
+    def most_absent(self) -> int:  # type: ignore[override]
+        """See `Algorithm`."""
+        return self.lost
 
     @property
     def inbox(self) -> Layout:
@@ -141,32 +148,44 @@ class Summed(Algorithm):
 
     def server_update(self, server: Server, uploads: Upload, clients: Index, round_: int) -> Server:
         """Update the server as if every client had sent the mean upload."""
-        count = self.info.num_clients
-        if clients.shape[-1] != count:
-            raise SettingError(f"a sum needs all {count} clients; got {clients.shape[-1]}")
-        return self.advance(server, add(uploads.cells, words=self.words), round_)
+        count, there = self.info.num_clients, clients.shape[-1]
+        if there < count - self.lost:
+            absent = f"all but {self.lost} of" if self.lost else "all"
+            raise SettingError(f"a sum needs {absent} {count} clients; got {there}")
+        return self.advance(server, add(uploads.cells, words=self.words), clients, round_)
 
-    def advance(self, server: Server, total: CellArray, round_: int) -> Server:
-        """The server's state after a round, given the round's sum (d,) modulo 2^64."""
+    def advance(self, server: Server, total: CellArray, clients: Index, round_: int) -> Server:
+        """The server's state after a round, given the sum (d,) modulo 2^64 over these clients."""
         inbox = self.algorithm.broadcast(server.own, round_, np.asarray(0))
         rest = _at_rest((), total.shape[-1], round_)
-        u = _released(self.algorithm, server.client, inbox, rest) + self.grid(round_).mean(total)
+        mean = self.grid(round_).mean(total, self._weight(clients))
+        u = _released(self.algorithm, server.client, inbox, rest) + mean
         client, upload, _ = self.algorithm.client_update(server.client, inbox, rest._replace(noise=_Tape(u)))
         uploads, everyone = _of_all(self.algorithm, upload, self.steps), np.arange(self.info.num_clients)
         return Server(self.algorithm.server_update(server.own, uploads, everyone, round_), client)
+
+    def _weight(self, clients: Index) -> float | None:
+        """N times the weight of these clients in F, None for all of them."""
+        everyone = len(clients) == self.info.num_clients
+        return None if everyone else float(weights_of(self.algorithm, clients).sum())
 
     def model(self, server: Server) -> Array:
         """The method's model (..., d)."""
         return self.algorithm.model(server.own)  # type: ignore[no-any-return]
 
 
-def check_sums(algorithm: Algorithm, steps: int) -> None:
+def check_sums(algorithm: Algorithm, steps: int, lost: int = 0) -> None:
     """Raise SettingError, with the reason, for a method or settings that are not known to work with sums alone."""
     known = [name for name, own in ALGORITHMS.items() if own.works_on_sums and not own.constrained]
     if not algorithm.works_on_sums:
         raise SettingError(
             f"trust sum is not for {algorithm.name}: no bound is proved on what a record does to the sums of its "
             f"messages; choose one of {', '.join(known)} (docs/sums.md says with which settings)"
+        )
+    if lost and algorithm.sends_sums:
+        raise SettingError(
+            f"{algorithm.name} plans its steps and intervals for the noise of all clients in every round: set "
+            f"privacy.lost-sites to 0; got {lost}"
         )
     algorithm.check_sum(steps)
 
