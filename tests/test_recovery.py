@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Context, Error, Message, RecordDict
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
+from problems import public, small
 from test_masks import COUNT, POINT, Meeting, uniform
 
 from twinflower.clients.records import record_of
@@ -269,16 +270,25 @@ def models(setup: Any, grid: Any, strategy: Any = None, training: Any = None) ->
 
 def on_arrays(setup: Any, left_out: dict[int, set[int]]) -> list[np.ndarray]:
     """The models of the run without messages and masks, in which these sites (round -> sites) are not in the sum."""
-    problem, noise = (
-        Problem(setup.objective, setup.shards, setup.start),
-        SimulatedSums(setup.algorithm, setup.sums),
-    )
+    problem = Problem(setup.objective, setup.shards, setup.start)
+    noise = SimulatedSums(setup.algorithm, setup.sums) if setup.sums else None
 
     def lost(round_: int, clients: np.ndarray) -> np.ndarray:
         return np.isin(clients, [*left_out.get(round_, ())])
 
     steps = rounds(setup.algorithm, problem, setup.schedule, setup.config.rounds, noise=noise, lost=lost)
     return [setup.algorithm.model(at.server) for at in steps]
+
+
+def test_a_sum_without_some_sites_is_the_mean_of_the_others():
+    """FedAvg with clients that are missing is the same through sums, also where their weights differ."""
+    keys = {"honest_sites": 8, "noise_multiplier": 1e-5, "epsilon": 0.0, "lost_sites": 2}
+    setup, out = small("fedavg-sum-rows", **keys), {1: {2}, 3: {5, 6}}
+    plain = public("fedavg-sum-rows")
+    assert np.ptp(plain.partition.sizes) > 0
+    found, known = on_arrays(setup, out), on_arrays(plain, out)
+    assert_allclose(found, known, rtol=0, atol=1e-4)
+    assert np.abs(np.subtract(known, on_arrays(plain, {}))).max() > 1e-2
 
 
 @pytest.mark.parametrize("phase", [BEFORE, REPLY, RECOVERY, OPENED])

@@ -2,17 +2,17 @@
 
 This is the double masking of Bonawitz et al. (2017), with keys of one round only, as in Flamingo (Ma et al. 2023). Of N
 sites, up to t may be missing. In a round, site i masks its message with a key k_ij for every other site j, which both
-derive from their secret, and with a key k_ii of its own. With the message it deals shares of these N keys: holders
-i', with i among them, need N - t shares to find one. Once the messages are there, the server names the survivors S,
-at least N - t sites. Every survivor then opens its shares of
+derive from their secret, and with a key k_ii of its own. With the message it deals shares of these N keys to all N
+sites, itself included; N - t shares give a key. Once the messages are there, the server names the survivors S, at least
+N - t sites. Every survivor then opens its shares of
 
     k_ii, and k_ij for every missing j,        for each survivor i.
 
 From those of any N - t survivors follow all masks in the sum over S that do not cancel. A site opens its shares of a
 round for one S only, which it has stored before. docs/sums.md has the theorem and its proof.
 
-Shares. For a key, the polynomial of degree N modulo 2^256 - 189 has the key as its value at 0, and at h + 1 a number
-that the dealer and the holder h derive from their secret, so it need not be sent. The dealer sends the values at -1,
+Shares. For a key, the polynomial of degree N modulo 2^256 - 189 has the key as its value at 0, and at j + 1 a number
+that the dealer and site j derive from their secret, so it need not be sent. The dealer sends the values at -1,
 ..., -(t + 1), which are public. Then N - t shares determine the polynomial, and with fewer all keys remain equally
 likely: this is the scheme of Shamir (1979), with a threshold so high that few numbers are left to send. The digest of
 a key shows whether it was found.
