@@ -1,5 +1,8 @@
 """What the `privacy` command prints is what a run uses, in every number."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -122,3 +125,26 @@ def test_the_run_and_the_statement_say_that_delta_is_large():
         assert any("is above 1/n" in text for _, text in outlook(setup)) == large
         told = [text for own in statement(Case.of_setup(setup)) for text in own.paragraphs]
         assert any("is above 1/n" in text for text in told) == large
+
+
+def test_newtons_method_beside_gradients_is_that_of_the_documented_table():
+    """For sites with at least 1,000 rows and for smaller ones, in runs whose loss has both."""
+    text = (Path(__file__).parents[1] / "docs" / "choose.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| [^|]*?([\d,]+) at (\d+), \d+ \|(.*)\|$", text, re.MULTILINE)
+    assert len(lines) == 6
+    ratios = {True: [], False: []}
+    for rows, sites, cells in lines:
+        numbers = [float(number) for number in re.findall(r"\.\d+", cells)]
+        many = int(rows.replace(",", "")) >= 1000 * int(sites)
+        ratios[many] += [
+            newton / gradients for newton, gradients in zip(numbers[::2], numbers[1::2], strict=True)
+        ]
+    for many, size in ((True, "1000"), (False, "999")):
+        one = {"partition.name": "sizes", "partition.sizes": size, "clients.count": 1, "clients.per-round": 1}
+        shown = dict(forecast(small("fedpdm-private", **one, epsilon=8.0)))
+        low, high = re.search(
+            r"it left (\S+) to (\S+) times", shown["Newton's method beside gradients"]
+        ).groups()
+        assert round(min(ratios[many]), 1 + (not many)) == float(low) and round(
+            max(ratios[many]), 1
+        ) == float(high)
