@@ -20,7 +20,7 @@ from twinflower.algorithms.algorithm import RunInfo
 from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import make_objective
-from twinflower.problems.regularisers import L1, ZERO
+from twinflower.problems.regularisers import L1, ZERO, ElasticNet
 from twinflower.problems.topologies import make_graph
 from twinflower.randomness import participants, stream
 
@@ -55,8 +55,9 @@ class Case:
         return self.l2 * x - (shares * signs / (1 + np.exp(signs * (rows.features @ x)))) @ rows.features
 
     def losses(self, x: np.ndarray, rows: Batch) -> np.ndarray:
-        """The loss of each row, without the penalty."""
-        return np.log1p(np.exp(-np.where(rows.labels, 1, -1) * (rows.features @ x)))
+        """The loss of each row, without the penalty and clipped if the method clips it."""
+        losses = np.log1p(np.exp(-np.where(rows.labels, 1, -1) * (rows.features @ x)))
+        return np.minimum(losses, getattr(self.a, "loss_clip", 0.0) or np.inf)
 
     def mean(self, values: dict[int, Any]) -> Any:
         """The mean over the clients that replied, with their weights in F."""
@@ -149,9 +150,10 @@ def mr_mtl(c: Case) -> Iterator[np.ndarray]:
 
 def isrl_dp(c: Case) -> Iterator[np.ndarray]:
     """Lowy and Razaviyayn, Algorithm 1, with the prox for its projection, and its outputs."""
-    x, path = START, []
+    x, path, prox = START, [], c.a.composite == "server-prox"
     for eta, asked in c.rounds():
-        x = soft(x - eta * c.mean({i: c.grad(x, b[0]) for i, b in asked.items()}), WEIGHT * eta)
+        g = c.mean({i: c.grad(x, b[0]) for i, b in asked.items()})
+        x = soft(x - eta * g, WEIGHT * eta) if prox else x - eta * (g + WEIGHT * np.sign(x))
         path.append(x)
         counts = range(1, len(path) + 1)
         weights = {
@@ -201,14 +203,19 @@ def scaffold(c: Case) -> Iterator[np.ndarray]:
 
 
 def feddyn(c: Case) -> Iterator[np.ndarray]:
-    """Acar et al., Algorithm 1, with gradient steps for its arg min, p_i for its 1/m, and the prox."""
+    """Acar et al., Algorithm 1, with gradient steps for its arg min, p_i for its 1/m, and the prox; entry by entry, of
+    which some or all are sent, and one that nobody sent becomes 0."""
     alpha, theta, h, linear = c.a.alpha, START, np.zeros(D), np.zeros((N, D))
-    for eta, asked in c.rounds():
+    for t, (eta, asked) in enumerate(c.rounds(), 1):
         ends = {i: c.walk(theta, b, eta, -linear[i], alpha, theta) for i, b in asked.items()}
-        for i, end in ends.items():
-            linear[i] = linear[i] - alpha * (end - theta)
-            h = h - alpha * c.shares[i] * (end - theta)
-        theta = soft(c.mean(ends) - h / alpha, WEIGHT / alpha)
+        mean, sent = np.zeros(D), {i: drawn(0, i, t, D, round(c.a.uplink_ratio * D)) for i in asked}
+        for j in range(D):
+            senders = {i: end[j] for i, end in ends.items() if j in sent[i]}
+            for i, end in senders.items():
+                linear[i, j] = linear[i, j] - alpha * (end - theta[j])
+                h[j] = h[j] - alpha * c.shares[i] * (end - theta[j])
+            mean[j] = c.mean(senders) - h[j] / alpha if senders else 0.0
+        theta = soft(mean, WEIGHT / alpha)
         yield theta
 
 
@@ -370,9 +377,10 @@ BOUND = {"regulariser": ZERO, "constraints": f"cost <= {LIMIT}"}
 
 
 def fedsgm(c: Case) -> Iterator[np.ndarray]:
-    """The module's (1)-(4) with whole messages: f is the mean loss of class 1 with the penalty, g that of class 0."""
-    x, s, e = START, 0.0, c.a.threshold
-    for eta, asked in c.rounds():
+    """The module's (1)-(6) with whole messages: f is the mean loss of class 1 with the penalty, g that of class 0."""
+    x, s, e, kept = START, 0.0, c.a.threshold, [(0.0, START)]
+    for t, (eta, asked) in enumerate(c.rounds(), 1):
+        kept.append(((1 - s) * (t > 1), x))
         ends, values = dict.fromkeys(asked, x), {}
         for i, batches in asked.items():
             for rows in batches:
@@ -383,8 +391,14 @@ def fedsgm(c: Case) -> Iterator[np.ndarray]:
             values[i] = ((first.labels == 0) * (c.losses(x, first) - LIMIT)).mean()
         x = x + unbiased(c, {i: end - x for i, end in ends.items()})
         over = unbiased(c, values) - e
-        s = float(over > 0) if c.a.switching == "hard" else float(np.clip(1 + c.a.beta * over, 0, 1))
-        yield x
+        s = (
+            float(over > 0)
+            if c.a.switching == "hard"
+            else float(np.clip(1 + (c.a.beta or 2 / e) * over, 0, 1))
+        )
+        weights, points = zip(*kept, strict=True)
+        output = np.average(points, 0, weights) if any(weights) else points[-1]
+        yield output if c.a.final_model == "average" else x
 
 
 # ------------------------------------------------------------------------------------------- optima
@@ -412,16 +426,22 @@ def newton(c: Case) -> Iterator[np.ndarray]:
 
 
 def newton_path(c: Case) -> Iterator[np.ndarray]:
-    """The optimum of the weight whose mean loss over two folds, of the optima on the other rows, is the lowest."""
+    """For each weight the mean loss over two folds of the optima on the other rows, and the optimum on all rows."""
     logistic, rows = make_objective("logistic", D, 2, l2=c.l2), everyone()
     largest = np.abs(c.grad(np.zeros(D), rows)).max()
-
-    def error(weight: float) -> float:
-        ends = [central_optimum(logistic, L1(weight), rows.kept(fold != FOLDS)) for fold in (0, 1)]
-        return float(np.mean([c.losses(x, rows.kept(fold == FOLDS)).mean() for fold, x in enumerate(ends)]))
-
-    best = min(np.geomspace(largest, c.a.ratio * largest, c.a.weights), key=error)
-    yield central_optimum(logistic, L1(best), rows)
+    net = isinstance(c.a.regulariser, ElasticNet)
+    path = []
+    for weight in np.geomspace(largest, c.a.ratio * largest, c.a.weights):
+        h = ElasticNet(weight, weight / 2) if net else L1(weight)
+        ends = [central_optimum(logistic, h, rows.kept(fold != FOLDS)) for fold in (0, 1)]
+        errors = [c.losses(x, rows.kept(fold == FOLDS)).mean() for fold, x in enumerate(ends)]
+        path += [
+            weight,
+            np.mean(errors),
+            np.std(errors, ddof=1) / np.sqrt(2),
+            *central_optimum(logistic, h, rows),
+        ]
+    yield np.array(path)
 
 
 FOLDS = np.arange(TOTAL) % 2
@@ -432,6 +452,8 @@ WALK, EQUAL = LocalSchedule(5), LocalSchedule(5, 3)  # 1 to 5 steps, by the clie
 MOMENTUM, MEMORY = {"server_momentum": 0.7}, {"aggregation": "memory"}
 SPARSE, WARM = {"uplink_ratio": 0.5, "uplink": "rand-k"}, {"local_start": "warm"}
 GROUPS = {"regulariser": ZERO, "constraints": f"class 0 <= {LIMIT}", "minimise": "class 1"}
+CLIPPED = {"loss_clip": 0.9}
+PATH = {"weights": 4, "folds": 2}
 SOFT = {"switching": "soft", "beta": 10.0, "threshold": 0.05}
 
 # A method's recursion, and settings to run it with; those not named are its first ones in problems.VARIANTS.
@@ -441,8 +463,8 @@ RECURSIONS: dict[str, tuple[Callable[[Case], Iterator[np.ndarray]], list[dict[st
     "fedavg": (fedavg, [{}, MOMENTUM, MOMENTUM | {"momentum_weight": 0.6}, MEMORY]),
     "fedprox": (fedavg, [{}, MEMORY]),
     "fedadam": (fedadam, [{"adaptivity": 0.1, "second_moment": m} for m in ("adam", "yogi", "adagrad")]),
-    "scaffold": (scaffold, [{}]),
-    "feddyn": (feddyn, [{}]),
+    "scaffold": (scaffold, [{}, {"final_model": "tail-mean"}]),
+    "feddyn": (feddyn, [{}, SPARSE]),
     "fedadmm": (fedadmm, [{}, WARM, {"server_step": 0.7, "regulariser": ZERO}]),
     "feddr": (feddr, [{}, WARM | {"alpha": 2.0}]),
     "fedmid": (fedmid, [{"server_step": 0.7}]),
@@ -450,18 +472,28 @@ RECURSIONS: dict[str, tuple[Callable[[Case], Iterator[np.ndarray]], list[dict[st
     "mr-mtl": (mr_mtl, [{"regulariser": ZERO}]),
     "proxskip": (proxskip, [{}]),
     "tamuna": (tamuna, [{"regulariser": ZERO}, {"regulariser": ZERO, "senders": 4, "control_step": 0.15}]),
-    "isrl-dp": (isrl_dp, [{"final_model": output} for output in ("last", "average", "weighted")]),
+    "isrl-dp": (
+        isrl_dp,
+        [{"final_model": output} for output in ("average", "weighted")]
+        + [{"composite": "local-subgradient"}],
+    ),
     "soteriafl": (soteriafl, [{"shift_step": 0.7}, SPARSE]),
     "ldp-primal-dual": (ldp_primal_dual, [{}, {"scale": 1.0}]),
     "ssca": (ssca, [{"averaging": 0.7}, {"averaging": 0.7, "surrogate": "literal"}]),
-    "ssca-constrained": (ssca_constrained, [BOUND, BOUND | {"averaging": 0.7, "surrogate": "literal"}]),
-    "fedsgm": (fedsgm, [GROUPS, GROUPS | SOFT]),
+    "ssca-constrained": (
+        ssca_constrained,
+        [BOUND | CLIPPED, BOUND | {"averaging": 0.7, "surrogate": "literal"}],
+    ),
+    "fedsgm": (
+        fedsgm,
+        [GROUPS | CLIPPED, GROUPS | SOFT, GROUPS | SOFT | {"beta": 0.0, "final_model": "average"}],
+    ),
     "zcdp-nfl": (networked_admm, [{}, {"composite": "prox"}]),
     "dp-nfl": (networked_admm, [{}]),
     "p-admm": (networked_admm, [{}]),
     "networked-subgradient": (networked_subgradient, [{}]),
     "newton": (newton, [{}, {"privacy": "gradient"}]),
-    "newton-path": (newton_path, [{"weights": 4, "folds": 2, "largest": 0.0}]),
+    "newton-path": (newton_path, [PATH, PATH | {"regulariser": ElasticNet(0.02, 0.01)}]),
 }
 
 
@@ -493,6 +525,12 @@ CASES = [
 ]
 
 
+def seen(algorithm: Any, server: Any) -> np.ndarray:
+    """The model after a round; of a path, the weights, their errors with standard errors, and their models."""
+    path = [np.array([p.weight, p.error, p.std_error, *p.x]) for p in algorithm.path(server, 0)]
+    return np.concatenate(path) if path else algorithm.model(server)
+
+
 @pytest.mark.parametrize(("name", "settings", "weighting"), CASES, ids=str)
 def test_every_round_is_the_recursions(name, settings, weighting):
     case, objective = case_of(name, settings, weighting), make_objective("logistic", D, 2)
@@ -501,7 +539,9 @@ def test_every_round_is_the_recursions(name, settings, weighting):
     steps = run(
         algorithm, replace(SHARDS, folds=FOLDS), objective, case.schedule, ROUNDS, case.k, start=START
     )
-    ours = np.array([algorithm.model(at.server) for at in steps])
-    papers = np.array(list(RECURSIONS[name][0](case)))
+    ours, papers = [seen(algorithm, at.server) for at in steps], list(RECURSIONS[name][0](case))
+    if getattr(algorithm, "final_model", "") == "tail-mean":
+        half = ROUNDS // 2
+        papers = [np.mean(papers[min(half, t) : t + 1], 0) for t in range(ROUNDS)]
     assert_allclose(ours[-len(papers) :], papers, rtol=0, atol=1e-9 if len(papers) == ROUNDS else 1e-6)
-    assert np.abs(papers[-1] - START).max() > 0.1
+    assert np.abs(papers[-1][-D:] - START).max() > 0.1
