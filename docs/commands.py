@@ -20,7 +20,7 @@ or a claim does not hold, and 128 + signal after a signal.
 _COMMON = """\
 ## Options of several commands
 
-A command has those in its usage line.
+The usage line of a command names the ones that it has.
 
 | option | meaning |
 |---|---|"""
