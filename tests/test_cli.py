@@ -31,7 +31,7 @@ from twinflower.simulation.report.study import Study
 from twinflower.simulation.results.folder import claimed, in_use, new_folder
 from twinflower.simulation.results.reading import read_rows, read_summary
 from twinflower.simulation.runs.advice import warnings
-from twinflower.simulation.runs.run import _risen
+from twinflower.simulation.runs.ended import risen
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.settings import parse, parse_text, reference
@@ -833,7 +833,7 @@ def test_a_warning_of_several_curves_is_printed_once_with_their_names(call, tmp_
 )  # fmt: skip
 def test_an_objective_that_rises_is_warned_of(objectives, private, warned):
     rows = [{"round": round_, "objective": value} for round_, value in enumerate(objectives)]
-    assert bool(_risen(rows, private)) == warned
+    assert bool(risen(rows, private)) == warned
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from twinflower.data import draft_notes
 from twinflower.data.cells import Ambiguous
 from twinflower.data.checks import problems
-from twinflower.data.columns import Category, Number, Range
+from twinflower.data.columns import Category, Number, Range, plain
 from twinflower.data.draft_notes import drafted
-from twinflower.data.schema import Scale, plain
+from twinflower.data.schema import Scale
 from twinflower.data.schema_file import parse_schema, to_toml
 from twinflower.data.sites import TableData, load_tables
 from twinflower.data.tables import read_rows

@@ -1,11 +1,14 @@
-"""Why a run ended before its last planned round, in the names of the model's entries, and which clients it left out."""
+"""Why a run ended before its last planned round, in the names of the model's entries, which clients it left out,
+and whether its objective went down."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from twinflower.algorithms.algorithm import Stop
-from twinflower.arrays import Index
+from twinflower.arrays import Array, Index
+from twinflower.errors import RunError
 from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.rounds import Round
@@ -13,6 +16,8 @@ from twinflower.rounds import Round
 from .setup import PreparedRun
 
 _MOST_NAMES = 10
+_RISE = 10.0  # without noise, an objective this many times its start at the end is worth a warning
+_FAR = 100.0  # an objective this many times its start is taken as divergence
 
 
 def entry_names(setup: PreparedRun) -> list[str]:
@@ -70,3 +75,32 @@ def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:
     """How often each client (N,) is in these groups."""
     numbers = np.fromiter((client for group in clients for client in group), dtype=np.int64)
     return np.bincount(numbers, minlength=num_clients)
+
+
+def check_progress(setup: PreparedRun, row: dict[str, Any], x: Array, rows: list[dict[str, Any]]) -> None:
+    """RunError if the run diverges: x or the objective is not finite, or, without noise, far above its start."""
+    outside = np.isposinf(row["objective"]) and np.isposinf(
+        setup.regulariser.value(x)
+    )  # x violates the constraint that h encodes: no divergence
+    finite = np.isfinite(row["objective"]) or outside or not setup.central.has_rows
+    if not (np.isfinite(x).all() and finite):
+        raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
+    first = rows[0]["objective"] if rows else np.inf
+    if setup.plan is None and not outside and row["objective"] > _FAR * max(first, 1.0):
+        raise RunError(
+            f"the run diverged: the objective is {row['objective']:.3g} in round {row['round']} and began at "
+            f"{first:.3g}; lower step-size"
+        )
+
+
+def risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
+    """A warning if the final objective is more than `_RISE` times the first, in a private run if it is above it."""
+    first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
+    if private and 0 < first < last < np.inf:
+        return [
+            f"warning: the objective ends above its start ({first:.3g} before round 1, {last:.3g} after "
+            f"{rows[-1]['round']} rounds): use more rows, a larger epsilon, fewer rounds or smaller steps"
+        ]
+    if not 0 < _RISE * first < last < np.inf:
+        return []
+    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: lower step-size"]

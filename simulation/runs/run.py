@@ -13,7 +13,6 @@ from twinflower.algorithms.algorithm import Stop
 from twinflower.algorithms.newton_path import NewtonPath, PathPoint
 from twinflower.arrays import Array
 from twinflower.data.dataset import OWN
-from twinflower.errors import RunError
 from twinflower.known_objectives import SURVIVAL
 from twinflower.models.model import undetermined
 from twinflower.models.trained import Trained, trained
@@ -28,14 +27,12 @@ from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
 from . import facts
 from .advice import warnings
-from .ended import asked_and_lost, ended, left_out
+from .ended import asked_and_lost, check_progress, ended, left_out, risen
 from .facts import described
 from .privacy import accounts, spent
 from .setup import PreparedRun
 
-_RISE = 10.0  # without noise, an objective this many times its start at the end is worth a warning
 _MOST_SCORES = 1000  # clients whose scores are computed
-_FAR = 100.0  # an objective this many times its start is taken as divergence
 
 Progress = Callable[[dict[str, Any]], None]
 
@@ -166,7 +163,7 @@ class Run(Training):
             row["test_accuracy"] = row.get("held_out_accuracy", np.nan)
         if self.setup.config.evaluation.reference:
             row |= central.beside_optimum(x, row["objective"])
-        _check(self.setup, row, x, self.rows)
+        check_progress(self.setup, row, x, self.rows)
         self.rows.append(row)
         if self.progress:
             self.progress(row)
@@ -208,7 +205,7 @@ class Run(Training):
     @property
     def risen(self) -> list[str]:
         """A warning about an objective that rose. Under a constraint it may: the start need not satisfy it."""
-        return _risen(self.rows, self.setup.plan is not None and not self.setup.method.constrained)
+        return risen(self.rows, self.setup.plan is not None and not self.setup.method.constrained)
 
     def summary(self) -> dict[str, Any]:
         """The content of summary.json."""
@@ -272,22 +269,6 @@ def _cut_off(run: Run) -> list[str]:
     return [f"warning: {method.name} has not converged after {run.round} rounds{path}: raise rounds"]
 
 
-def _check(setup: PreparedRun, row: dict[str, Any], x: Array, rows: list[dict[str, Any]]) -> None:
-    """RunError if the run diverges: x or the objective is not finite, or, without noise, far above its start."""
-    outside = np.isposinf(row["objective"]) and np.isposinf(
-        setup.regulariser.value(x)
-    )  # x violates the constraint that h encodes: no divergence
-    finite = np.isfinite(row["objective"]) or outside or not setup.central.has_rows
-    if not (np.isfinite(x).all() and finite):
-        raise RunError(f"the run diverged: not finite in round {row['round']}; lower step-size")
-    first = rows[0]["objective"] if rows else np.inf
-    if setup.plan is None and not outside and row["objective"] > _FAR * max(first, 1.0):
-        raise RunError(
-            f"the run diverged: the objective is {row['objective']:.3g} in round {row['round']} and began at "
-            f"{first:.3g}; lower step-size"
-        )
-
-
 def _satisfied(run: Run, metrics: dict[str, Any]) -> bool | None:
     """Whether the last row satisfies the constraints; None for a run without constraints or without a model."""
     algorithm = run.setup.method
@@ -340,19 +321,6 @@ def own_columns(setup: PreparedRun, server: Any, seed: int | None = None) -> dic
         if points is not None:
             row["node_error"] = float(((points - best) ** 2).sum(-1).mean()) / size
     return row
-
-
-def _risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
-    """A warning if the final objective is more than `_RISE` times the first, in a private run if it is above it."""
-    first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
-    if private and 0 < first < last < np.inf:
-        return [
-            f"warning: the objective ends above its start ({first:.3g} before round 1, {last:.3g} after "
-            f"{rows[-1]['round']} rounds): use more rows, a larger epsilon, fewer rounds or smaller steps"
-        ]
-    if not 0 < _RISE * first < last < np.inf:
-        return []
-    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: lower step-size"]
 
 
 def finite(value: float | None) -> float | None:

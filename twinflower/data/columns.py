@@ -11,9 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..decimals import decimal, is_decimal
 from ..problems.losses import packed
 from ..survival_labels import signed
-from .cells import Cells, Floats, coded, few, numbers, refuse
+from .cells import Ambiguous, Cells, Floats, coded, few, listed, numbers, refuse
+from .csv_tables import with_point
 
 HAPPENED, CENSORED = ["1", "true"], ["0", "false"]  # values of an event, unless a schema has others
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
@@ -55,7 +57,7 @@ class Range:
 @dataclass(frozen=True)
 class Number:
     """A column of numbers with a public range; None: the range is private, and not known yet. unit, below,
-    above: how they are written (`schema.plain`)."""
+    above: how they are written (`plain`)."""
 
     name: str
     range: Range | None
@@ -298,3 +300,44 @@ class Weight:
         refuse(np.isnan(values), "the weight is missing", "leave the row out")
         refuse(values < 0, "a weight must not be negative", "correct it, or leave the row out")
         return np.clip(values, self.range.low, self.range.high)
+
+
+# ------------------------------------------------------------------------- numbers as sites write them
+
+LIMIT, HALF = "limit", "half"  # <0.5 stands for 0.5 or for 0.25
+LIMITS = {"censored-below": (LIMIT, HALF), "censored-above": (LIMIT,)}
+
+
+def has_signs(column: Number) -> bool:
+    """Whether the column's numbers may be written with a unit, or with limits of detection such as <0.5."""
+    return bool(column.unit or column.below or column.above)
+
+
+def plain(column: Number, cells: Cells, commas: bool) -> Cells:
+    """The cells without the column's unit, and with numbers in place of <0.5 and >500; others as they are.
+
+    commas: whether their decimals have commas; a number with a point, which may be that of thousands, is then refused.
+    """
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
+        return cells
+    return [_plain(column, cell, commas) if isinstance(cell, str) else cell for cell in listed(cells)]
+
+
+def _plain(column: Number, cell: str, commas: bool) -> str | Ambiguous:
+    text = cell.strip()
+    size = len(column.unit)
+    if size and text[-size:].casefold() == column.unit.casefold():
+        text = text[:-size].strip()
+    sign = text[:1] if (column.below and text[:1] == "<") or (column.above and text[:1] == ">") else ""
+    number = text[len(sign) :].strip()
+    if commas and "." in number and is_decimal(number):
+        return Ambiguous(cell)
+    number = with_point(number) if commas else number
+    return _halved(number) if sign == "<" and column.below == HALF else number
+
+
+def _halved(text: str) -> str:
+    try:
+        return repr(decimal(text) / 2)
+    except ValueError:
+        return text

@@ -64,9 +64,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..decimals import decimal, is_decimal
 from ..settings import LARGEST
-from .cells import Ambiguous, CellError, Cells, Floats, Measured, as_text, listed, numbers, people
+from .cells import CellError, Cells, Floats, Measured, as_text, numbers, people
 from .columns import (
     CLIPPED,
     REFUSE,
@@ -80,12 +79,11 @@ from .columns import (
     Survival,
     Target,
     Weight,
+    has_signs,
+    plain,
 )
-from .csv_tables import PLAIN, Dialect, with_point
+from .csv_tables import PLAIN, Dialect
 from .terms import Term
-
-LIMIT, HALF = "limit", "half"  # <0.5 stands for 0.5 or for 0.25
-LIMITS = {"censored-below": (LIMIT, HALF), "censored-above": (LIMIT,)}
 
 
 class Scale(NamedTuple):
@@ -93,41 +91,6 @@ class Scale(NamedTuple):
 
     scale: float = 1.0
     offset: float = 0.0
-
-
-def has_signs(column: Number) -> bool:
-    """Whether the column's numbers may be written with a unit, or with limits of detection such as <0.5."""
-    return bool(column.unit or column.below or column.above)
-
-
-def plain(column: Number, cells: Cells, commas: bool) -> Cells:
-    """The cells without the column's unit, and with numbers in place of <0.5 and >500; others as they are.
-
-    commas: whether their decimals have commas; a number with a point, which may be that of thousands, is then refused.
-    """
-    if isinstance(cells, np.ndarray) and cells.dtype.kind in "fiub":
-        return cells
-    return [_plain(column, cell, commas) if isinstance(cell, str) else cell for cell in listed(cells)]
-
-
-def _plain(column: Number, cell: str, commas: bool) -> str | Ambiguous:
-    text = cell.strip()
-    size = len(column.unit)
-    if size and text[-size:].casefold() == column.unit.casefold():
-        text = text[:-size].strip()
-    sign = text[:1] if (column.below and text[:1] == "<") or (column.above and text[:1] == ">") else ""
-    number = text[len(sign) :].strip()
-    if commas and "." in number and is_decimal(number):
-        return Ambiguous(cell)
-    number = with_point(number) if commas else number
-    return _halved(number) if sign == "<" and column.below == HALF else number
-
-
-def _halved(text: str) -> str:
-    try:
-        return repr(decimal(text) / 2)
-    except ValueError:
-        return text
 
 
 def scaled(cells: Cells, absent: frozenset[str], unit: Scale) -> Measured:

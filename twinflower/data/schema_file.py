@@ -16,6 +16,8 @@ from .cells import as_text
 from .columns import (
     CENSORED,
     HAPPENED,
+    LIMIT,
+    LIMITS,
     MISSING,
     REFUSE,
     Category,
@@ -30,7 +32,7 @@ from .columns import (
     Weight,
 )
 from .csv_tables import DECIMALS, DELIMITERS, Dialect
-from .schema import LIMIT, LIMITS, MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Scale, Schema
+from .schema import MISSING_TEXTS, ONE_ROW, PRIVATE, VERSION, Scale, Schema
 from .tables import numeric_columns
 from .terms import parse_terms
 from .words import events, is_start

@@ -16,6 +16,7 @@ from .columns import (
     CENSORED,
     HAPPENED,
     INDICATOR,
+    LIMIT,
     REFUSE,
     Category,
     Classes,
@@ -26,7 +27,7 @@ from .columns import (
     Target,
     Weight,
 )
-from .schema import LIMIT, MISSING_TEXTS
+from .schema import MISSING_TEXTS
 from .words import events, is_event, same_meaning, tokens
 
 MOST_CATEGORIES = 50  # largest number of categories of a text column
