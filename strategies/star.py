@@ -33,6 +33,7 @@ from twinflower.settings import check_choice
 from twinflower.wire import from_npy
 
 from .messages import (
+    NO_REPLY,
     Inspector,
     Quorum,
     Requests,
@@ -257,7 +258,7 @@ class StarStrategy(Strategy):
         if self.ended:
             raise _Ended
         self._asked_at = time.perf_counter()
-        self.roster.update(grid)
+        self.roster.update(grid, self._silent)
         round_ = self.training.number(server_round)
         return self._ask(round_, self.sampling.clients(round_), config)
 
@@ -299,6 +300,13 @@ class StarStrategy(Strategy):
             good, rejected = self.exchange.ask_again(good, rejected, asked.message, asked.read, round_)
         self.absences.note(round_, asked.inboxes, rejected)
         return good, rejected
+
+    @property
+    def _silent(self) -> set[int]:
+        """The clients that did not reply in the last round although it needed them: another node may take their place
+        before Flower notices."""
+        last = self.rounds[-1].rejected if self.rounds and self.algorithm.needs_every_client else {}
+        return {client for client, reason in last.items() if reason == NO_REPLY}
 
     def _needs(self, rejected: Mapping[int, str]) -> bool:
         """Whether the method cannot do without these clients."""

@@ -309,6 +309,30 @@ def test_two_of_ten_are_killed_in_every_phase_and_come_back(phase):
     assert grid.charges(8) == ([1, 2, 4] if phase == BEFORE else [1, 2, 3, 4])
 
 
+def test_a_killed_site_is_back_in_the_next_round_under_a_new_id():
+    """Before Flower has noticed that its old node is gone, which takes a minute."""
+
+    class Restarted(Dying):
+        def get_node_ids(self) -> list[int]:
+            return [*range(1, 11), *([54] if self.now >= 2 else [])]
+
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            replies = super().send_and_receive(messages, timeout=timeout)
+            return [reply for reply in replies if not reply.has_error()]
+
+        def answer(self, message: Message) -> Message:
+            if message.metadata.dst_node_id != 54:
+                return super().answer(message)
+            reply = InProcessGrid.answer(self, Message(message.content, 4, message.metadata.message_type))
+            reply.metadata.__dict__["_src_node_id"] = 54
+            return reply
+
+    setup, training = prepare(parse(TEN)), Training()
+    points = models(setup, Restarted(setup, {3: (2, BEFORE, 99)}), training=training)
+    assert [set(done.rejected) for done in training.rounds] == [set(), {3}, set(), set()]
+    assert_array_equal(points, on_arrays(setup, {2: {3}}))
+
+
 def test_without_masks_the_sums_are_the_same():
     """A simulation without masks has no second exchange, and the same bits."""
     dead = {3: (2, BEFORE, 4), 8: (3, REPLY, 4)}

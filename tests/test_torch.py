@@ -23,11 +23,14 @@ torch = pytest.importorskip(
 )
 
 # ruff: noqa: E402
+from flwr.app import Context, RecordDict
 from torch import nn
 from torch.nn import functional
 from torch_models import layers
 
-from twinflower.algorithms import ALGORITHMS, FedPDM, Scaffold
+from twinflower.algorithms import ALGORITHMS, FedAvg, FedPDM, Scaffold
+from twinflower.algorithms.algorithm import RunInfo
+from twinflower.clients import FedAvgClient
 from twinflower.errors import SettingError
 from twinflower.known_objectives import make_model
 from twinflower.norms import norms
@@ -337,6 +340,90 @@ def test_frozen_parameters_are_constants_of_the_objective(clip_norm):
     assert_array_equal(objective.point(state), x + 1)
     with pytest.raises(SettingError, match="another frozen parameter '0.bias' than the module"):
         objective.point(state | {"0.bias": torch.zeros(4)})
+
+
+# rows that are whole numbers
+
+
+class Words(nn.Module):
+    """A bag of words: the mean embedding of a row's words, with `most` as the largest number that it takes."""
+
+    def __init__(self, clamp=True, batch_mean=False):
+        super().__init__()
+        self.table, self.head, self.clamp, self.batch_mean = (
+            nn.Embedding(7, 4),
+            nn.Linear(4, CLASSES),
+            clamp,
+            batch_mean,
+        )
+
+    def forward(self, rows):
+        words = self.table(rows.clamp(0, 6) if self.clamp else rows).mean(-2)
+        return self.head(words - words.mean(0) if self.batch_mean else words)
+
+
+def word_rows(lead=()):
+    draw = np.random.default_rng(0)
+    return Batch(draw.integers(0, 7, (*lead, 6, 5)), draw.integers(0, CLASSES, (*lead, 6)))
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, 0.3])
+def test_an_embedding_gets_whole_numbers(clip_norm):
+    """From rows of whole numbers and from the same as doubles, which clients make of them; gradients as by autograd,
+    and those of clients at once as those of each."""
+    torch.manual_seed(5)
+    module, rows = Words().double(), word_rows()
+    objective = ModuleObjective(module, clip_norm=clip_norm)
+    grads = []
+    for features, label in zip(rows.features, rows.labels, strict=True):
+        module.zero_grad()
+        functional.cross_entropy(module(torch.tensor(features)[None]), torch.tensor([label])).backward()
+        grad = np.concatenate([p.grad.numpy().ravel() for p in module.parameters()])
+        grads.append(grad * min(1.0, (clip_norm or np.inf) / np.linalg.norm(grad)))
+    x, doubles = objective.start(), rows._replace(features=rows.features.astype(float))
+    assert_allclose(objective.grad(x, rows), np.mean(grads, 0), rtol=1e-12, atol=1e-15)
+    for name in ("grad", "losses", "score"):
+        assert_array_equal(getattr(objective, name)(x, doubles), getattr(objective, name)(x, rows))
+    many = word_rows((3,))
+    alone = [objective.grad(x, Batch(many.features[i], many.labels[i])) for i in range(3)]
+    assert_allclose(objective.grad(x, many), alone, rtol=1e-12, atol=1e-15)
+    objective.check_rows(doubles)
+
+
+def test_a_client_trains_an_embedding():
+    """Its rows are doubles by then; one step of FedAvg is one of gradient descent."""
+    objective, rows = ModuleObjective(Words().double()), word_rows()
+    algorithm = FedAvg(step_size=0.5, info=RunInfo(1, 1))
+    client = FedAvgClient(
+        Context(1, 1, {}, RecordDict(), {}),
+        algorithm,
+        objective,
+        rows,
+        objective.start(),
+        0,
+        1,
+        LocalSchedule(0, 1),
+    )
+    (x, *_), count, _ = client.fit([objective.start()], {"round": 1})
+    assert count == 6
+    assert_allclose(
+        x, objective.start() - 0.5 * objective.grad(objective.start(), rows), rtol=1e-12, atol=1e-15
+    )
+
+
+def test_whole_numbers_that_a_module_does_not_take_are_refused_in_a_sentence():
+    """Without clipping where the rows are known. With it, where an error would say something about a row, at once."""
+    objective, rows = ModuleObjective(Words(clamp=False)), word_rows()
+    for features, why in (
+        (rows.features + 0.5, "a row holds another: round"),
+        (rows.features + 1, "does not take a"),
+    ):
+        with pytest.raises(SettingError, match=why):
+            objective.check_rows(rows._replace(features=features))
+    with pytest.raises(SettingError, match="must take every whole number, such as by rows.clamp"):
+        ModuleObjective(Words(clamp=False), clip_norm=1.0).check_rows(rows)
+    with pytest.raises(SettingError, match="depends on the other rows of the batch"):
+        ModuleObjective(Words(batch_mean=True)).check_rows(rows)
 
 
 def test_a_state_dict_of_another_module_is_refused():

@@ -84,18 +84,8 @@ class SumPlan(Plan):
         """
         check_sums(algorithm, int(schedule.steps(np.asarray(sizes)).max()), lost)
         mu = target.mu if target.epsilon else 0.0
-        sums = Sums.of(
-            algorithm,
-            bounds,
-            schedule,
-            sizes,
-            rounds,
-            entries,
-            honest,
-            mu,
-            target.noise_multiplier,
-            lost,
-        )
+        noise = mu, target.noise_multiplier, lost
+        sums = Sums.of(algorithm, bounds, schedule, sizes, rounds, entries, honest, *noise)
         sites = np.arange(sums.sites)
         listed = tuple(PlannedRelease(ROUND, t, sites, float(w)) for t, w in enumerate(sums.weights, 1))
         return cls(
@@ -108,17 +98,8 @@ class SumPlan(Plan):
         """The plan for clients with other numbers of rows, at the same noise multiplier."""
         target = Target(0.0, self.delta, self.sums.noise_multiplier, unit=self.unit)
         sums = self.sums
-        return self.of_sums(
-            algorithm,
-            self.bounds,
-            schedule,
-            sizes,
-            sums.rounds,
-            sums.entries,
-            sums.honest,
-            target,
-            sums.lost,
-        )
+        planned = sums.rounds, sums.entries, sums.honest, target, sums.lost
+        return self.of_sums(algorithm, self.bounds, schedule, sizes, *planned)
 
     def cost(self, kind: str) -> Array:
         """See `Plan`; that of the rounds follows from the sums."""

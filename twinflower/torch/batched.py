@@ -25,6 +25,7 @@ from .parameters import RowFunctions, to_point
 _ROWS = 1024  # computed at once
 _NUMBERS = 2**23  # largest number of entries in per-record gradients at once, 32 MB in float32
 _ALIGNED = 64  # bytes; for other alignments, kernels may round differently
+_FAR = 2**40  # beyond every table of embeddings
 
 Dims = tuple[int | None, ...]
 OfClient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -104,18 +105,35 @@ class Probe:
     by_row: bool
     threads: int
     _checked: dict[Any, Tensor] = field(default_factory=dict)
+    _whole: dict[int, bool] = field(default_factory=dict)
 
     def output(self, rows: Batch) -> Tensor:
         """The module's output for an artificial row; cached by the rows' width and by the types of rows and labels.
 
         Raises SettingError if an output depends on more than its own row, or if outputs do not fit the loss.
         """
-        width = rows.features.shape[-1]
-        kind = width, rows.features.dtype.kind in "iub", rows.labels.dtype.kind in "iub"
+        kind = rows.features.shape[-1], self.whole(rows), rows.labels.dtype.kind in "iub"
         if kind not in self._checked:
             with computing(self.threads):
                 self._checked[kind] = self._try(*kind)
         return self._checked[kind]
+
+    def whole(self, rows: Batch) -> bool:
+        """Whether the module receives rows as whole numbers, because it takes no others, as an embedding does."""
+        width = rows.features.shape[-1]
+        if width not in self._whole:
+            with computing(self.threads):
+                self._whole[width] = not self._takes(width, False) and self._takes(width, True)
+        return self._whole[width]
+
+    def _takes(self, width: int, whole: bool) -> bool:
+        """Whether the module takes such rows."""
+        try:
+            with torch.no_grad():
+                self.functions.outputs(self.functions.parameters.current(), self._made_up(width, whole))
+        except Exception:  # noqa: BLE001  a user's module may raise any exception
+            return False
+        return True
 
     def _try(self, width: int, whole_rows: bool, whole_labels: bool) -> Tensor:
         features, point = self._made_up(width, whole_rows), self.functions.parameters.current()
@@ -123,6 +141,8 @@ class Probe:
         with torch.no_grad():
             output = self._check_forward(features, width)
             self._check_output(output, label)
+            if whole_rows and self.by_row:
+                self._check_far(features)
         labels, weights = label.expand(len(features)), point.new_ones(len(features))
         one = self.functions.row_grads if self.by_row else grad(self.functions.total)
         with in_one_sentence("torch cannot take the gradient of each row of this module"):
@@ -147,7 +167,9 @@ class Probe:
                 "column is one more: bias = false leaves it out)"
             )
         draw = torch.Generator().manual_seed(0)
-        rows = torch.zeros(3, width) if whole else torch.randn(3, width, generator=draw)
+        rows = torch.randn(3, width, generator=draw)
+        if whole:
+            rows = torch.stack([torch.zeros(width), torch.ones(width), (rows[0] > 0).float()])
         return rows.to(like.device, torch.int64 if whole else like.dtype).reshape(
             3, *(self.row_shape or (width,))
         )
@@ -161,6 +183,15 @@ class Probe:
             return check_outputs(
                 lambda rows: self.functions.outputs(point, rows), self.functions.module, features
             )[0]
+
+    def _check_far(self, features: Tensor) -> None:
+        """SettingError unless the module takes every whole number: an error would reveal something about a row."""
+        with in_one_sentence(
+            "a module whose rows are clipped must take every whole number, such as by rows.clamp(0, 99) in front of an "
+            "embedding of 100"
+        ):
+            for far in (-_FAR, _FAR):
+                self.functions.outputs(self.functions.parameters.current(), torch.full_like(features, far))
 
     def _check_output(self, output: Tensor, label: Tensor) -> None:
         shape = tuple(output.shape)
@@ -216,6 +247,7 @@ class Batched:
         lead = np.broadcast_shapes(*(array.shape[:-core] for array, core in cores))
         parts = [stacked(array, core, lead) for array, core in cores]
         tensors = [self.tensor(array) for array, _ in parts]
+        tensors[1] = tensors[1].to(torch.int64 if self.probe.whole(rows) else tensors[0].dtype)
         if self.probe.row_shape:
             tensors[1] = tensors[1].reshape(*tensors[1].shape[:-1], *self.probe.row_shape)
         work = Work(lead, tensors, tuple(dim for _, dim in parts))

@@ -49,7 +49,8 @@ class ModuleObjective(Penalised):
 
     loss(output, label) is the scalar loss of one record, for example `torch.nn.functional.cross_entropy` (the default),
     `nn.HuberLoss()`, or a custom function; a single output is passed as a scalar. row_shape is the shape in which the
-    module receives a row of n numbers, such as (1, 28, 28); if empty, (n,). With classifies = True the prediction is
+    module receives a row of n numbers, such as (1, 28, 28); if empty, (n,). A module that takes whole numbers only, as
+    an embedding does, receives int64. With classifies = True the prediction is
     the index of the largest output (of a single output, whether it is positive), else the output itself. chunk is the
     number of rows computed at once; 0 chooses it for about 100 MB. threads is the number of torch threads; results are
     bit for bit the same for the same number. factory creates a new module for `start`, with torch's generator seeded;
@@ -164,6 +165,8 @@ class ModuleObjective(Penalised):
             "a row holds NaN or infinity: remove it, or fill in a number",
         )
         output = self._batched.probe.output(rows)
+        if self._batched.probe.whole(rows) and not self.clips_rows:  # else it takes all
+            self._check_whole(rows.features)
         labels = self._batched.tensor(np.unique(rows.labels))
         with in_one_sentence(
             "the loss does not take the labels: a class must be below the number of outputs"
@@ -173,6 +176,16 @@ class ModuleObjective(Penalised):
             bool(torch.isfinite(values).all()),
             "the loss of a label is NaN or infinite: look for labels to ignore",
         )
+
+    def _check_whole(self, features: NDArray[Any]) -> None:
+        """SettingError for rows that are no whole numbers, or not those that the module takes."""
+        require(
+            bool((features == np.floor(features)).all()),
+            "the module takes whole numbers only, and a row holds another: round the rows",
+        )
+        ends = np.stack([features.min(0), features.max(0)])
+        with in_one_sentence("the module does not take a whole number in the rows"):
+            self.predict(self.start(), ends)
 
 
 def seeded(make: Callable[[], Any], seed: int) -> Any:
