@@ -130,20 +130,34 @@ def tune_(
     experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a [grid] table")],
     out: Annotated[Path | None, output("file to write (default: NAME-tuned.toml here)")] = None,
     data_dir: DataDir = "",
+    jobs: Annotated[int, typer.Option(help="points at a time, each in its own process; 0: one per core")] = 1,
+    curve: Annotated[
+        list[str] | None, typer.Option(help="tune only the curves with this label (repeatable)")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="take the scores of an interrupted tuning with the same --out")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
     from .arguments import overrides_of
     from .report.console import say
     from .results.files import require_free, write_text
-    from .tuning.grid import read_tuning, tune
+    from .running import processes
+    from .tuning.grid import charged, read_tuning, tune, uneven
+    from .tuning.scoring import journal_of
 
     overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
     require_free(path, force)
     if not (path.parent.is_dir() and not path.is_dir()):
         raise SettingError(f"{path} cannot be written: there is no such folder")
-    write_text(path, tune(read_tuning(experiment, overrides), say))
+    tuning = read_tuning(experiment, overrides)
+    say(*filter(None, [uneven(tuning)]))
+    journal = journal_of(path, resume, charged(tuning))
+    write_text(path, tune(tuning, say, processes(jobs, "cohort"), journal, curve or []))
+    if journal:
+        journal.unlink(missing_ok=True)
     say(f"tuned: {path}")
 
 

@@ -12,7 +12,9 @@ from twinflower.simulation.cli import tune_
 from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.tuning.grid import held_out, read_tuning, tune
+from twinflower.simulation.tuning import scoring
+from twinflower.simulation.tuning.grid import read_tuning, tune, uneven
+from twinflower.simulation.tuning.validation import held_out
 
 FILE = """
 title = "Two methods"
@@ -225,7 +227,11 @@ def test_a_file_tuned_by_a_column_can_be_tuned_again(tmp_path):
         ("rounds = 4", 'data.name = "own"', "data own"),
         ("by = ", "for = ", "tune.* knows seeds, held-out, by, public; got"),
         ("[0.001, 1.0]", "0.5", "grid must be keys with lists of values, such as .*; got {'step-size': 0.5}"),
-        ("step-size", "alpha", "grid: no curve knows 'alpha'"),
+        (
+            "step-size",
+            "alpha",
+            "grid: 'alpha' is no setting of the curve 'pdm', which would have fewer points",
+        ),
         ("step-size = [0.001, 1.0]", "", "nothing to tune: no curve has a grid"),
         (
             "mu = [0.0, 0.5]",
@@ -278,3 +284,54 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(file, tmp_p
 def test_the_command_writes_the_file(file, tmp_path):
     tune_(file, out=tmp_path / "tuned.toml", data_dir="")
     assert read_experiment(tmp_path / "tuned.toml").title == "Two methods"
+
+
+def test_a_common_list_must_be_one_of_every_curve_that_is_tuned(file):
+    """A reference in the figure has grid = {}, and stays as it is."""
+    newton = '[[curve]]\nlabel = "best"\nalgorithm = "newton"\nclients.per-round = 0\n'
+    reference = FILE.replace("max-steps = 2", "batch-size = 0") + newton
+    file.write_text(reference)
+    with pytest.raises(
+        SettingError, match="'step-size' is no setting of the curve 'best'.*or write grid = {}"
+    ):
+        read_tuning(file)
+    file.write_text(reference + "grid = {}\n")
+    tuning = read_tuning(file)
+    assert [len(tuning.grid(curve)) for curve in tuning.raw["curve"]] == [1, 2, 0]
+    assert uneven(tuning).startswith("warning: curves have 2 to 4 points")
+
+
+def test_a_tuning_in_processes_chooses_the_same(file, tmp_path):
+    text = tune(read_tuning(file), say=lambda _: None)
+    assert tune(read_tuning(file), lambda _: None, 2, tmp_path / "two.scores") == text
+
+
+def test_an_interrupted_tuning_goes_on_with_the_scores_that_are_known(file, tmp_path, monkeypatch):
+    """Of one curve first, then of both; a half line at the end of the journal is computed anew."""
+    journal, computed, said = tmp_path / "two.scores", [], []
+    plain, score = tune(read_tuning(file), say=said.append), scoring.score
+
+    def counted(*arguments):
+        computed.append(arguments)
+        return score(*arguments)
+
+    monkeypatch.setattr(scoring, "score", counted)
+    tune(read_tuning(file), said.append, journal=journal, labels=["prox"])
+    assert "pdm: is not to be tuned, stays as it is" in said and len(computed) == 4
+    journal.write_text(journal.read_text()[:-5])
+    assert tune(read_tuning(file), said.append, journal=journal) == plain
+    assert len(computed) == 4 + 1 + 2
+    file.write_text(FILE.replace("held-out = 0.25", "held-out = 0.5"))
+    tune(read_tuning(file), said.append, journal=journal)
+    assert len(computed) == 4 + 1 + 2 + 6  # other rows, other scores
+    with pytest.raises(SettingError, match="no curve is called 'pmd'; nearest: pdm|did you mean"):
+        tune(read_tuning(file), said.append, labels=["pmd"])
+
+
+def test_the_command_resumes_only_what_was_interrupted(file, tmp_path):
+    out = tmp_path / "tuned.toml"
+    with pytest.raises(SettingError, match=r"no tuning to resume: .*tuned.scores does not exist"):
+        tune_(file, out=out, data_dir="", resume=True)
+    out.with_suffix(".scores").write_text("")
+    tune_(file, out=out, data_dir="", jobs=1, resume=True)
+    assert out.is_file() and not out.with_suffix(".scores").exists()

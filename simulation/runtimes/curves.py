@@ -97,7 +97,7 @@ def run_parallel(plan: Experiment, folder: Path, observer: Observer, runtime: st
     parts = _parts(plan, folder, runtime)
     rounds = sum(plan.curves[part.curve].config.rounds * len(part.seeds) for part in parts)
     done = get_context("spawn").Value("q", 0)
-    with observer.following("all runs", rounds), _workers(min(jobs, len(parts)) or 1, done) as pool:
+    with observer.following("all runs", rounds), workers(min(jobs, len(parts)) or 1, done) as pool:
         futures = {pool.submit(_run_part, plan, folder, runtime, part): part for part in parts}
         try:
             results = _follow(plan, folder, observer, futures, done.get_obj())
@@ -161,7 +161,7 @@ def _summaries(parts: list[_Part], results: Mapping[_Part, _PartResult]) -> list
 
 
 @contextmanager
-def _workers(jobs: int, done: Any) -> Iterator[ProcessPoolExecutor]:
+def workers(jobs: int, done: Any) -> Iterator[ProcessPoolExecutor]:
     """A pool of worker processes, which are ended with the block; done: see `_follow`."""
     before = set(active_children())
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (done,))

@@ -1,13 +1,13 @@
 """Tuning for a fair comparison: every curve of an experiment gets the best point of a grid given in its file.
 
-    [grid]                         lists of values, for every curve whose algorithm has the key
+    [grid]                         lists of values for every curve, each of which must have these settings
     step-size = [0.1, 0.3, 1.0]
     [tune]
     seeds = [100, 101]             must differ from the seeds of the figure
     held-out = 0.2                 share of every client's training rows that is used for the choice
     by = "objective"               the measure to minimise, or "accuracy", which is maximised
     [[curve]]
-    grid = {mu = [0.01, 0.1]}      lists of this curve, which replace the common ones
+    grid = {mu = [0.01, 0.1]}      lists of this curve, which replace the common ones; {}: it is not tuned
 
 Each point is run for the number of rounds in the file and scored by its final value of one of these measures:
 
@@ -29,23 +29,19 @@ do: then every candidate is charged (`charged`). Without it, a private run on ta
 public = true, which says that everybody may know these rows.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from twinflower.arrays import Array
 from twinflower.data.sets import OWN, TABLES
 from twinflower.errors import SettingError, require
-from twinflower.problems.interfaces import Batch
-from twinflower.settings import check_choice
+from twinflower.settings import check_choice, nearest
 
 from ..experiment_files import load_toml
-from ..runs.run import Run
-from ..runs.setup import PreparedRun, prepare, prepare_seeds
-from ..runtimes import cohort
+from ..runs.setup import prepare
 from ..settings import Config, Value
 from ..settings.config import configured
 from ..settings.experiment import CURVE_WORDS, combinations, read_experiment, settings_in
@@ -61,7 +57,7 @@ from ..settings.reader import (
     toml_value,
 )
 from .charged import Charged
-from .validation import held_out
+from .scoring import COLUMNS, Outcome, Scorer
 
 _HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "log-axes", "centre", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective", "public": False}
@@ -70,8 +66,7 @@ _HELD_OUT = {
     "accuracy": "accuracy (R^2 of a regression) on the held-out rows",
     "node-objective": "minus the mean over clients of their own models' objective on the held-out rows",
 }
-_COLUMNS = ("node_error", "distance", "optimality", "suboptimality")
-_MEASURES = (*_HELD_OUT, *_COLUMNS)
+_MEASURES = (*_HELD_OUT, *COLUMNS)
 
 Point = dict[str, Value]
 Say = Callable[[str], None]
@@ -130,9 +125,8 @@ class Tuning:
 
     def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:
         """The lists of values that apply to a curve, by key."""
-        known = counting_words(self.choices(curve))
-        common = {key: values for key, values in flatten(self.raw.get("grid", {})).items() if key in known}
-        return common | flatten(curve.get("grid", {}))
+        own = curve.get("grid")
+        return {} if own == {} else flatten(self.raw.get("grid", {})) | flatten(own or {})
 
     def points(self, curve: Mapping[str, Any]) -> list[Point]:
         """All combinations of the values in the curve's lists."""
@@ -209,60 +203,42 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
 
 def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
+    common = flatten(tuning.raw.get("grid", {}))
     for curve, grid in zip(tuning.raw["curve"], grids, strict=True):
+        foreign = sorted((common.keys() & grid.keys()) - set(counting_words(tuning.choices(curve))))
+        if foreign:
+            raise SettingError(
+                f"grid: '{foreign[0]}' is no setting of the curve '{tuning.label(curve)}', which would have fewer "
+                "points: move it from [grid] to the grids of the curves that have it, or write grid = {} in a curve "
+                "that is not to be tuned"
+            )
         if grid:
             combinations(grid, "grid")
         for key in grid:
             resolve(key, tuning.choices(curve))
     require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")
-    unused = sorted(flatten(tuning.raw.get("grid", {})).keys() - set().union(*grids))
-    if unused:
-        raise SettingError(f"grid: no curve knows '{', '.join(unused)}'")
 
 
-def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
-    """The score of a configuration for every seed; higher is better. share: the share of rows that is held out."""
-    setups = prepare_seeds(config, seeds)
-    if by in _COLUMNS:
-        return [_finite(-_column(result, by)) for result in cohort.train(setups)]
-    training, held = zip(*(held_out(s, share) for s in setups), strict=True)
-    judged = zip(cohort.train(training), held, strict=True)
-    return [-np.inf if r.model is None else _finite(_judge(r, r.model, rows, by)) for r, rows in judged]
+def tune(
+    tuning: Tuning, say: Say = print, jobs: int = 1, journal: Path | None = None, labels: Sequence[str] = ()
+) -> str:
+    """Score every grid point of every curve that has a grid; return the tuned file as text.
 
-
-def _finite(value: float) -> float:
-    """The score, or -inf, with which a point is never chosen, if it is not finite."""
-    return value if np.isfinite(value) else -np.inf
-
-
-def _column(result: Run, name: str) -> float:
-    """The final value of a column; without own models of the clients, the distance takes the place of node_error."""
-    last = result.rows[-1]
-    return float(last.get(name, last["distance"])) if result.model is not None else np.inf
-
-
-def _judge(result: Run, x: Array, held: Batch, by: str) -> float:
-    if by == "accuracy":
-        return float(result.setup.objective.score(x, held))
-    own = result.points if by == "node-objective" else None
-    models = x[None] if own is None else own
-    return -float(np.mean([_objective(result.setup, model, held) for model in models]))
-
-
-def _objective(setup: PreparedRun, x: Array, rows: Batch) -> float:
-    return float(setup.objective.value(x, rows) + setup.regulariser.value(x))
-
-
-def tune(tuning: Tuning, say: Say = print) -> str:
-    """Score every grid point of every curve that has a grid; return the tuned file as text."""
+    jobs: how many points are scored at a time, each in its own process. journal: see `Scorer`; scores in it are not
+    computed again. labels: of the curves to tune; if there are none, all.
+    """
+    chosen_curves = _named(tuning, labels)
+    scorer = Scorer(tuning.seeds, tuning.held_out, tuning.by, jobs, journal)
+    if journal and journal.is_file():
+        scorer.read()
     curves, tables = [], {}
     for curve in tuning.raw["curve"]:
         label = tuning.label(curve)
-        if not tuning.grid(curve):
-            say(f"{label}: has no grid, stays as it is")
+        if not tuning.grid(curve) or curve not in chosen_curves:
+            say(f"{label}: {'is not to be tuned' if tuning.grid(curve) else 'has no grid'}, stays as it is")
             curves.append(curve)
             continue
-        scores = _scores(tuning, curve, say)
+        scores = _scores(tuning, curve, say, scorer)
         best = max(scores, key=lambda s: s.rank)
         if not best.mean > -np.inf:
             raise SettingError(f"{label}: no point of the grid gives a model")
@@ -272,10 +248,39 @@ def tune(tuning: Tuning, say: Say = print) -> str:
     return _document(tuning, curves, tables)
 
 
-def _scores(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
+def _named(tuning: Tuning, labels: Sequence[str]) -> list[Any]:
+    """The curves with these labels, in every panel, or all; SettingError for a label that no curve has."""
+    curves = tuning.raw["curve"]
+    of = [{str(curve.get("label", "")), tuning.label(curve)} for curve in curves]
+    for label in labels:
+        known = list(dict.fromkeys(tuning.label(curve) for curve in curves))
+        require(any(label in own for own in of), f"no curve is called '{label}'; {nearest(label, known)}")
+    return [curve for curve, own in zip(curves, of, strict=True) if not labels or own & set(labels)]
+
+
+def charged(tuning: Tuning) -> bool:
+    """Whether candidates are charged to the budget."""
+    return any(tuning.config(curve, {}).privacy.tune_share for curve in tuning.raw["curve"])
+
+
+def uneven(tuning: Tuning) -> str:
+    """A warning if the tuned curves have different numbers of points; else empty."""
+    counts = {len(tuning.points(curve)) for curve in tuning.raw["curve"] if tuning.grid(curve)}
+    if len(counts) < 2:
+        return ""
+    return (
+        f"warning: curves have {min(counts)} to {max(counts)} points, and of more points a better one is found by "
+        "chance: give every method the same number"
+    )
+
+
+def _scores(tuning: Tuning, curve: Mapping[str, Any], say: Say, scorer: Scorer) -> list[Score]:
     """The scores of a curve's points, charged if privacy.tune-share says so."""
     config = tuning.config(curve, {})
     if config.privacy.tune_share:
+        require(
+            scorer.jobs == 1, "with privacy.tune-share candidates are charged in stages: leave out --jobs"
+        )
         return _charged(tuning, curve, say)
     if config.privacy.mode != "none":
         rows = (
@@ -284,7 +289,7 @@ def _scores(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
             else f"the data set {config.data.name} is published"
         )
         say(f"{tuning.label(curve)}: free, because {rows}; the guarantee does not cover the choice")
-    return [_scored(tuning, curve, point, say) for point in tuning.points(curve)]
+    return _free(tuning, curve, say, scorer)
 
 
 def _charged(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
@@ -317,14 +322,25 @@ def _tried(tuning: Tuning, curve: Mapping[str, Any], point: Point, say: Say) -> 
     return config
 
 
-def _scored(tuning: Tuning, curve: Mapping[str, Any], point: Point, say: Say) -> Score:
+def _free(tuning: Tuning, curve: Mapping[str, Any], say: Say, scorer: Scorer) -> list[Score]:
+    """The scores of a curve's points by `scorer`, each said as it becomes known."""
+    label, points = tuning.label(curve), tuning.points(curve)
+    tried = [_configured(tuning, curve, point) for point in points]
+    outcomes = scorer.scores([own for own in tried if isinstance(own, Config)])
+    found = []
+    for point, own in zip(points, tried, strict=True):
+        values, why = next(outcomes) if isinstance(own, Config) else own
+        found.append(Score(point, values))
+        say(f"{label}: {found[-1].text}: {found[-1].mean:.5g}{why}")
+    return found
+
+
+def _configured(tuning: Tuning, curve: Mapping[str, Any], point: Point) -> Config | Outcome:
+    """The configuration of a point, or -inf and the reason if its settings are incompatible."""
     try:
-        config = tuning.config(curve, point)
-        result, why = Score(point, score(config, tuning.seeds, tuning.held_out, tuning.by)), ""
-    except SettingError as error:  # for example, a step-size that is too large for this mu
-        result, why = Score(point, [-np.inf]), f" ({error})"
-    say(f"{tuning.label(curve)}: {result.text}: {result.mean:.5g}{why}")
-    return result
+        return tuning.config(curve, point)
+    except SettingError as error:
+        return [-np.inf], f" ({error})"
 
 
 def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
@@ -340,7 +356,7 @@ def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str,
     raw = tuning.raw
     rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
     rules |= {"public": True} if tuning.public else {}
-    if tuning.by in _COLUMNS:
+    if tuning.by in COLUMNS:
         del rules["held-out"]
     parts = [
         "".join(_head_line(key, raw[key]) for key in _HEAD if key in raw),

@@ -1,0 +1,124 @@
+"""The scores of configurations in a tuning that is not charged: how one is judged, several at a time, and each once."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from twinflower.arrays import Array
+from twinflower.errors import SettingError, require
+from twinflower.problems.interfaces import Batch
+
+from ..runs.run import Run
+from ..runs.setup import PreparedRun, prepare_seeds
+from ..runtimes import cohort
+from ..runtimes.curves import workers
+from ..settings import Config
+from .validation import held_out
+
+COLUMNS = ("node_error", "distance", "optimality", "suboptimality")
+
+Outcome = tuple[list[float], str]  # the score of every seed, and why there is none
+
+
+@dataclass
+class Scorer:
+    """Scores configurations in up to `jobs` processes. journal: a file that keeps the scores, so that a tuning that was
+    interrupted takes those that are known from it; None: they are not kept."""
+
+    seeds: list[int]
+    share: float
+    by: str
+    jobs: int = 1
+    journal: Path | None = None
+    known: dict[str, Outcome] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Take the scores in the journal; a line that was not written completely is left out."""
+        for line in self.journal.read_text(encoding="utf-8").splitlines() if self.journal else []:
+            try:
+                key, values, why = json.loads(line)
+            except ValueError:
+                continue
+            self.known[key] = values, why
+
+    def scores(self, configs: Sequence[Config]) -> Iterator[Outcome]:
+        """The outcome of each configuration, in this order, as they become known."""
+        keys = [self._key(config) for config in configs]
+        new = [place for place, key in enumerate(keys) if key not in self.known]
+        attempt = partial(attempted, seeds=self.seeds, share=self.share, by=self.by)
+        several = workers(min(self.jobs, len(new)), None) if min(self.jobs, len(new)) > 1 else nullcontext()
+        with several as pool:
+            found = (pool.map if pool else map)(attempt, [configs[place] for place in new])
+            for key in keys:
+                if key not in self.known:
+                    self._keep(key, next(found))
+                yield self.known[key]
+
+    def _key(self, config: Config) -> str:
+        """A digest of what the score depends on, apart from the rows."""
+        text = json.dumps([config.unusual, self.seeds, self.share, self.by], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _keep(self, key: str, outcome: Outcome) -> None:
+        self.known[key] = outcome
+        if self.journal:
+            with self.journal.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([key, *outcome]) + "\n")
+
+
+def journal_of(path: Path, resume: bool, charged: bool) -> Path | None:
+    """Where scores are kept until the tuned file at `path` is written: NAME.scores beside it, emptied unless the tuning
+    is resumed. None for a charged tuning, which cannot be resumed."""
+    journal = path.with_suffix(".scores")
+    require(not (resume and charged), "a tuning that is charged cannot be resumed: leave out --resume")
+    require(not resume or journal.is_file(), f"there is no tuning to resume: {journal} does not exist")
+    if not resume:
+        journal.unlink(missing_ok=True)
+    return None if charged else journal
+
+
+def attempted(config: Config, seeds: list[int], share: float, by: str) -> Outcome:
+    """`score`, or -inf and the reason if the settings are incompatible."""
+    try:
+        return score(config, seeds, share, by), ""
+    except SettingError as error:  # for example, a step-size that is too large for this mu
+        return [-np.inf], f" ({error})"
+
+
+def score(config: Config, seeds: list[int], share: float, by: str) -> list[float]:
+    """The score of a configuration for every seed; higher is better. share: the share of rows that is held out."""
+    setups = prepare_seeds(config, seeds)
+    if by in COLUMNS:
+        return [_finite(-_column(result, by)) for result in cohort.train(setups)]
+    training, held = zip(*(held_out(s, share) for s in setups), strict=True)
+    judged = zip(cohort.train(training), held, strict=True)
+    return [-np.inf if r.model is None else _finite(_judge(r, r.model, rows, by)) for r, rows in judged]
+
+
+def _finite(value: float) -> float:
+    """The score, or -inf, with which a point is never chosen, if it is not finite."""
+    return value if np.isfinite(value) else -np.inf
+
+
+def _column(result: Run, name: str) -> float:
+    """The final value of a column; without own models of the clients, the distance takes the place of node_error."""
+    last = result.rows[-1]
+    return float(last.get(name, last["distance"])) if result.model is not None else np.inf
+
+
+def _judge(result: Run, x: Array, held: Batch, by: str) -> float:
+    if by == "accuracy":
+        return float(result.setup.objective.score(x, held))
+    own = result.points if by == "node-objective" else None
+    models = x[None] if own is None else own
+    return -float(np.mean([_objective(result.setup, model, held) for model in models]))
+
+
+def _objective(setup: PreparedRun, x: Array, rows: Batch) -> float:
+    return float(setup.objective.value(x, rows) + setup.regulariser.value(x))
