@@ -14,6 +14,8 @@ from twinflower.clients.records import record_of
 from twinflower.clients.store import ContextLedger
 from twinflower.errors import AbsentError, DataError, ReplyError, RunError, SettingError
 from twinflower.rounds import Problem, Training, rounds
+from twinflower.simulation.app.client_app import site_guard
+from twinflower.simulation.app.site import read_site
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast
 from twinflower.simulation.runs.setup import prepare
@@ -533,6 +535,18 @@ def test_settings_are_refused_in_a_sentence(keys, why):
     with pytest.raises(SettingError, match=why) as refusal:
         prepare(parse(TEN, keys))
     assert "\n" not in str(refusal.value)
+
+
+def test_a_site_needs_a_disk_to_remember_what_it_opened(tmp_path):
+    """A node that has only Flower's context could be asked twice at the same time, or after a restart."""
+    setup = prepare(parse(TEN))
+    node = {"partition-id": 0, "num-partitions": 10, "lifetime-epsilon": 9.0, "max-honest": 6}
+    node |= {"identity-key": "k", "peers-file": "p"}
+    with pytest.raises(
+        SettingError, match="a run with privacy.lost-sites needs state-dir in every site's node config"
+    ):
+        site_guard(setup, read_site(node), "r")
+    assert site_guard(setup, read_site(node | {"state-dir": str(tmp_path)}), "r")
 
 
 def test_the_noise_is_planned_for_the_sites_that_count():

@@ -150,7 +150,7 @@ def _check_policy(setup: PreparedRun, site: Site) -> None:
     plan, data = setup.plan, setup.config.data
     site.check_privacy(plan is not None)
     if setup.pooled:
-        site.check_sums(setup.sums.honest if setup.sums else 0)
+        site.check_sums(setup.sums.honest if setup.sums else 0, setup.algorithm.most_absent)
     if plan is None:
         if setup.method.sends_sums:
             remedy = "choose another algorithm, such as fedavg"

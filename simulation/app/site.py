@@ -180,8 +180,9 @@ class Site(QueryPolicy, _Node):
                 "privacy.protects and privacy.group-size to protect at least as much"
             )
 
-    def check_sums(self, honest: int) -> None:
-        """Raise SettingError if the run's noise assumes more honest sites than this site's policy allows."""
+    def check_sums(self, honest: int, lost: int) -> None:
+        """Raise SettingError if the run's noise assumes more honest sites than this site's policy allows, or if a site
+        that may be asked to open shares has no disk to remember for which sum it did."""
         require(
             self.max_honest is not None,
             "a run with privacy.trust = sum needs identity-key, peers-file and max-honest in every site's node config",
@@ -191,6 +192,11 @@ class Site(QueryPolicy, _Node):
                 f"this site's policy counts on at most {self.max_honest} honest sites; the run has "
                 f"privacy.honest-sites {honest}"
             )
+        require(
+            not lost or bool(self.state_dir),
+            "a run with privacy.lost-sites needs state-dir in every site's node config: a site must remember, also after "
+            "a restart, which sum of a round it has opened",
+        )
 
     def config(self, run: Mapping[str, Any]) -> Config:
         """The run's configuration with all paths replaced by the site's own, and without downloads.
