@@ -194,8 +194,8 @@ class Site(QueryPolicy, _Node):
             )
         require(
             not lost or bool(self.state_dir),
-            "a run with privacy.lost-sites needs state-dir in every site's node config: a site must remember, also after "
-            "a restart, which sum of a round it has opened",
+            "a run with privacy.lost-sites needs state-dir in every site's node config: a site must remember, also "
+            "after a restart, which sum of a round it has opened",
         )
 
     def config(self, run: Mapping[str, Any]) -> Config:
