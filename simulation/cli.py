@@ -302,6 +302,12 @@ def graph(
 def compare(
     folders: Annotated[list[Path], typer.Argument(help="folders of runs or experiments")],
     out: Annotated[Path, output("HTML file to write")] = Path("comparison.html"),
+    pool: Annotated[
+        bool,
+        typer.Option(
+            "--pool", help="runs that differ in the seed alone are one curve, as of an array of jobs"
+        ),
+    ] = False,
     force: Force = False,
 ) -> None:
     """Compare finished runs: a table, and a report as an HTML file."""
@@ -310,7 +316,7 @@ def compare(
     from .report.sections.results import results
     from .report.study import Study
 
-    found = Study.of_folders(folders)
+    found = Study.of_folders(folders, pool)
     for section in results(found):
         show(section._replace(title=""))
     say(*found.left_out, f"report: {write_report(found, out.absolute())}")

@@ -25,7 +25,7 @@ from twinflower.simulation.report.sections import privacy as privacy_text
 from twinflower.simulation.report.sections.privacy import headline, odds, page, statement
 from twinflower.simulation.report.sections.sites import ranges
 from twinflower.simulation.report.series import Series
-from twinflower.simulation.report.study import Case
+from twinflower.simulation.report.study import Case, Study
 from twinflower.simulation.results.reading import digest, read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
@@ -230,6 +230,16 @@ def test_a_comparison_has_the_curves_of_all_runs(run_of, tmp_path):
             line for (title, other), line in found.lines.items() if other == label and "accuracy" in title
         )
         np.testing.assert_allclose(line[1], [row["test_accuracy"] for row in read_rows(folder)], rtol=1e-6)
+
+
+def test_pooled_jobs_are_one_curve_over_their_seeds(run_of, tmp_path):
+    """Runs that differ in nothing but the seed; a repeated seed counts once, and other settings are another curve."""
+    jobs = [*(run_of(RUN, "--seeds", seed) for seed in "0123"), run_of(RUN, "--set", "seed=0")]
+    other = run_of(RUN, "--set", "rounds=3")
+    study = Study.of_folders([*jobs, other], pool=True)
+    assert [sorted(run.config.seed for run in curve.runs) for curve in study.curves] == [[0, 1, 2, 3], [0]]
+    assert [line.endswith("another run has its settings and its seed") for line in study.left_out] == [True]
+    assert len(Study.of_folders([*jobs, other]).curves) == 6
 
 
 # --- one file, and no markup from outside

@@ -1,5 +1,6 @@
 """What a report is on: stored runs, alone or as the curves of an experiment or of a comparison; or a planned run."""
 
+import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -132,9 +133,11 @@ class Study:
         return cls("Federated learning experiment", plan.title, curves, plan=plan, folder=folder)
 
     @classmethod
-    def of_folders(cls, folders: Sequence[Path]) -> "Study":
+    def of_folders(cls, folders: Sequence[Path], pool: bool = False) -> "Study":
         """The ended runs in these folders and below, grouped by curve; no run counts twice.
 
+        pool: runs whose settings differ in the seed alone are one curve, as those of the jobs of an array; of two runs
+        with the same seed the second is left out.
         A folder without ended runs is left out; SettingError if it does not exist or nothing remains.
         """
         groups: dict[Path, dict[Path, StoredRun]] = defaultdict(dict)
@@ -149,6 +152,8 @@ class Study:
                 left_out[f"{folder} is left out: no run has ended there"] = None
         if not groups:
             raise SettingError("; ".join(left_out))
+        if pool:
+            groups = _pooled(groups, left_out)
         common = Path(os.path.commonpath([folder.parent for folder in groups]))
         curves = [
             _curve(str(folder.relative_to(common)), [*runs.values()]) for folder, runs in groups.items()
@@ -161,6 +166,25 @@ class Study:
 def rows_of(config: Config) -> str:
     """What a run trains on, in words: the name of its data set, or that the rows are the sites' own."""
     return "the sites' own rows" if config.data.name == OWN else config.data.name
+
+
+def _pooled(
+    groups: Mapping[Path, Mapping[Path, StoredRun]], left_out: dict[str, None]
+) -> dict[Path, dict[Path, StoredRun]]:
+    """The groups with the same settings but for the seed as one, under the first one's folder."""
+    pooled: dict[Path, dict[Path, StoredRun]] = defaultdict(dict)
+    places: dict[str, Path] = {}
+    seeds: set[tuple[Path, int]] = set()
+    for folder, runs in groups.items():
+        for path, run in runs.items():
+            settings = json.dumps({**run.config.unusual, "seed": 0}, sort_keys=True)
+            place = places.setdefault(settings, folder)
+            if (place, run.config.seed) in seeds:
+                left_out[f"{path} is left out: another run has its settings and its seed"] = None
+            else:
+                seeds.add((place, run.config.seed))
+                pooled[place][path] = run
+    return pooled
 
 
 def _curve(name: str, runs: Sequence[StoredRun]) -> CurveRuns:
