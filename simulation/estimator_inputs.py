@@ -14,7 +14,7 @@ from scipy import sparse
 
 from twinflower.arrays import Array, Index, Mask
 from twinflower.data.cells import CellError, is_missing, numbers
-from twinflower.data.columns import Number, Range, Target
+from twinflower.data.columns import ROUNDING, Number, Range, Target
 from twinflower.data.ranges import Bins, Unscaled
 from twinflower.data.schema import MISSING_TEXTS, PRIVATE, Schema
 from twinflower.data.schema_file import make_schema
@@ -31,7 +31,6 @@ except ImportError:  # in scikit-learn 1.5 it is a method of the estimator
         return estimator._validate_data(*arrays, **options)
 
 
-_ROUNDING = 1e-9  # of a target at an end of its range, relative to half the range
 _MOST = 10**8  # numbers of a sparse X that is made dense, 0.8 GB
 _MISSING_TEXTS = [*MISSING_TEXTS, "<NA>", "NaT"]  # the last two are missing values of pandas
 
@@ -269,16 +268,18 @@ class PerRow(NamedTuple):
 
 
 def limited(
-    y: NDArray[Any], has_range: bool, given: Any, weights: Array | None
+    y: NDArray[Any], has_range: bool, given: Any, weights: Array | None, names: Collection[str]
 ) -> tuple[NDArray[Any], dict[str, Mask]]:
     """The labels (rows,), clipped to [-1, 1] if they have a range, and which labels and weights were clipped.
 
-    weights: those of `weighted`, given as `given`.
+    weights: those of `weighted`, given as `given`. names: of the columns.
     """
-    outside = {} if weights is None else {"sample_weight": weights != given}
+    outside = {}
+    if weights is not None:
+        outside[unused(names, "sample_weight")] = weights != np.asarray(given, dtype=np.float64)
     if not has_range:
         return y, outside
-    return np.clip(y, -1.0, 1.0), {"y": np.abs(y) > 1 + _ROUNDING, **outside}
+    return np.clip(y, -1.0, 1.0), {unused(names, "y"): np.abs(y) > 1 + ROUNDING, **outside}
 
 
 def weighted(given: Any, rows: int, public: Any, private: bool) -> tuple[Array | None, Range | None]:

@@ -30,6 +30,7 @@ from twinflower.errors import RunError, SettingError, require
 from twinflower.known_objectives import COUNTING
 from twinflower.models.facts import CONVERGED
 from twinflower.models.inputs import Inputs
+from twinflower.models.model import undetermined
 from twinflower.models.trained import TrainedClassifier, TrainedRegressor, trained
 from twinflower.problems.networks import NETWORKS
 from twinflower.problems.objectives import LOSSES
@@ -131,13 +132,13 @@ class Federated(Nested):  # type: ignore[misc]
     def _train(self, X: Any, y: NDArray[Any], own: PerRow, label: Mapping[str, Any], **trains: Any) -> Any:
         """Train and set the fitted attributes; RunError if the run fails.
 
-        y: classes, signed times, or numbers of which [-1, 1] is the range. own: the arguments of `fit` about single
-        rows. label: the classes or the range of y, as in the file of a schema.
-        trains: further fields of the trained model.
+        y: classes, signed times, or numbers, scaled so that their range is [-1, 1]. own: the arguments of `fit` about
+        single rows. label: the classes or the range of y, as in the file of a schema. trains: fields of the model.
         """
-        weights, public = weighted(own.weights, rows := len(y), self.weight_range, self._private)
-        y, outside = limited(y, "range" in label, own.weights, weights)
+        rows = len(y)
+        weights, public = weighted(own.weights, rows, self.weight_range, self._private)
         inputs, seed = self._inputs(X, label), int(check_random_state(self.random_state).randint(2**31 - 1))
+        y, outside = limited(y, "range" in label, own.weights, weights, inputs.names)
         groups = numbered(own.groups, rows, self._private, self.group_size)
         order, sizes = by_site(own.sites, rows, self.num_sites, seed, groups)
         raw = unscaled(X, inputs)
@@ -166,8 +167,9 @@ class Federated(Nested):  # type: ignore[misc]
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
             result.model, setup.config.objective.name, inputs, form=setup.config.objective.form, origin=made,
-            information=result.information, facts=of_fit(result.setup, X, inputs, outside), **trains,
+            information=result.information, facts=of_fit(result.setup, X, inputs, outside, weights), **trains,
         )  # fmt: skip
+        self.warnings_ += [f"warning: {text}" for text in [undetermined(self.model_)] if text]
         return self
 
     def _warn(self, run: Run, x: Array) -> None:
@@ -372,7 +374,7 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
     ) -> "FederatedRegressor":
         """Train on X (rows, features) with targets y (rows,); further arguments as in `FederatedClassifier.fit`."""
         X, y = self._checked(X, y, y_numeric=True)
-        middle, half = self._target(y)
+        middle, half = self._target(y := y.astype(np.float64))
         label = {"range": [middle - half, middle + half]}
         scaled = (y - middle) / half
         own = PerRow(sites, groups, sample_weight)

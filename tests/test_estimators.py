@@ -156,8 +156,29 @@ def test_estimators_count_clipped_values(as_table):
     assert found.facts.clipped == {"y": Clipped(low, 300), "sample_weight": Clipped(high, 300)}
     found = FederatedRegressor(**keys).fit(X, y).model_.coefficients()
     assert found.facts.clipped == {} and np.isfinite(found[1].p_value)
+    single = FederatedRegressor(**keys).fit(X, y.astype(np.float32)).model_.coefficients()
+    assert single.facts.clipped == {}  # the largest target is no more than rounding outside of its range
+    named = pd.DataFrame(X).set_axis(["y", "sample_weight"], axis=1)
+    others = (
+        FederatedRegressor(ranges=([30, 20], [80, 90]), target_range=(3, 9), **keys)
+        .fit(named, y)
+        .model_.facts
+    )
+    assert others.clipped == {"y": outside, "y_": Clipped(low, 300)}
     private = FederatedRegressor(epsilon=8, ranges=ranges, target_range=(0, 10), row_scaling="all").fit(X, y)
     assert private.model_.facts.clipped == dict.fromkeys([age, size, "y"])
+
+
+def test_an_estimator_names_what_its_rows_do_not_determine():
+    """Not the features of its categories, which are redundant."""
+    draw = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": draw.uniform(20, 90, 200), "arm": draw.choice(["a", "b", "c"], 200)})
+    keys = {"categories": {"arm": ["a", "b", "c"]}, "row_scaling": "all"}
+    keys["settings"] = {"evaluation.standard-errors": True}
+    y = draw.integers(0, 2, 200)
+    assert FederatedClassifier(**keys).fit(frame, y).warnings_ == []
+    (warning,) = FederatedClassifier(**keys).fit(frame.assign(twice=2 * frame["age"]), y).warnings_
+    assert warning.endswith("their range: age per unit (1), twice per unit (1)")
 
 
 @pytest.mark.parametrize("private", [{}, {"epsilon": 8.0, "ranges": (-1, 1), "random_state": 0}])

@@ -200,6 +200,34 @@ def test_clipped_labels_and_exposures_count_like_columns(objective, old, new, co
     assert sum(clipped for fit in fits for name, _, _, clipped in fit if name == column) == outside
 
 
+@pytest.mark.parametrize("objective", ["stratified-cox", "discrete-cox"])
+def test_times_that_are_moved_up_to_their_range_count_as_clipped(objective, tmp_path):
+    """Where that changes an order of times: not within the first interval. Later events than all intervals count as
+    none."""
+    draw, rows = np.random.default_rng(0), 0
+    for number in range(3):
+        days, died = draw.uniform(1, 60, 80).round(2), draw.integers(0, 2, 80)
+        rows += int((days < 5).sum())
+        lines = [f"{d},{e},{a}" for d, e, a in zip(days, died, draw.integers(20, 81, 80), strict=True)]
+        (tmp_path / f"{number}.csv").write_text("\n".join(["days,died,age", *lines, ""]))
+    label = (
+        '[label]\ncolumn = "days"\nevent = "died"\ntimes = [5, 60]\n[columns]\nage = { range = [20, 80] }\n'
+    )
+    (tmp_path / "schema.toml").write_text(label)
+    keys = {
+        "data.name": "tables", "data.files": str(tmp_path / "*.csv"), "data.schema": str(tmp_path / "schema.toml"),
+        "data.row-scaling": "all", "data.test-fraction": 0.0, "objective.name": objective, "algorithm": "newton",
+        "clients.weighting": "rows", "regulariser.name": "none", "rounds": 20, "evaluation.standard-errors": True,
+    }  # fmt: skip
+    keys |= {"objective.intervals": "5 x 8"} if objective == "discrete-cox" else {}
+    (result,) = cohort.train([prepare(parse(keys))])
+    found = twinflower.load(write_run(result, tmp_path / "run")).coefficients()
+    moved = objective == "stratified-cox"
+    assert rows > 3 and found.facts.clipped == ({"days": Clipped(rows, 240)} if moved else {})
+    assert np.isnan(found[-1].p_value) == moved
+    assert found.facts.parameters == (1 if moved else 6)  # Cox's model has no intercept
+
+
 def test_without_privacy_a_private_range_clips_nothing(tmp_path):
     keys = sites(tmp_path, "logistic")[0]
     with_age(tmp_path, '"private"')

@@ -366,10 +366,8 @@ def test_columns_that_never_vary_are_not_determined_and_the_others_are(tmp_path)
     rewrite(tmp_path, lambda age, size, group, y: (age, "3", group, y))
     found = trained_on(keys, lambda setup: at_maximum(setup).start)
     (remark,) = found.remarks
-    assert (
-        remark
-        == "not determined, because columns are collinear or never vary: (intercept) (1), size per unit (1)"
-    )
+    where = "hardly vary in their range: (intercept) (1), size per unit (1)"
+    assert remark == f"not determined, because columns are collinear or {where}"
     by_name = {(row.column, row.term): row.std_error for row in found.rows}
     assert np.isnan(by_name["size", "per unit"])
     assert by_name["age", "per unit"] > 0
@@ -379,7 +377,10 @@ def test_collinear_columns_are_not_determined(tmp_path):
     keys = sites(tmp_path, "least-squares")[0]
     rewrite(tmp_path, lambda age, size, group, y: (age, str(float(age) / 10 - 1), group, y))
     found = trained_on(keys, lambda setup: at_maximum(setup).start)
-    assert "columns are collinear or never vary: (intercept), age per unit, size per unit" in found.remarks[0]
+    assert (
+        "columns are collinear or hardly vary in their range: (intercept), age per unit, size per unit"
+        in found.remarks[0]
+    )
     assert found.rows[-1].std_error > 0
 
 
@@ -410,9 +411,10 @@ def test_a_category_without_rows_has_no_estimate_and_the_fit_is_at_the_maximum(b
     assert found.facts.log_likelihood == pytest.approx(exact.log_likelihood, rel=1e-9)
     (remark,) = [text for text in found.remarks if text.startswith("not determined")]
     assert f"warning: {remark}" in run.warnings()
-    assert ("if the reference of group has no rows, choose another one (--reference)" in remark) == (
-        base == "d"
+    hint = (
+        "if the reference of group has no rows, choose another one (coefficients --reference COLUMN=CATEGORY)"
     )
+    assert (hint in remark) == (base == "d")
     folder = write_run(run, tmp_path / "run")
     shown = CliRunner().invoke(cli.app, ["coefficients", str(folder)], catch_exceptions=False).output
     assert "nan" not in shown
@@ -423,15 +425,67 @@ def test_a_category_without_rows_has_no_estimate_and_the_fit_is_at_the_maximum(b
         )
 
 
-def test_labels_without_a_residual_have_estimates_and_no_errors(tmp_path):
+@pytest.mark.parametrize("slope", [0.0, 0.1, 0.07, -0.13])
+@pytest.mark.parametrize("changes", [{}, {"newton.robust": True}, {"precision": "single"}])
+def test_labels_without_a_residual_have_estimates_and_no_errors(slope, changes, tmp_path):
+    """Whatever the rounding of the last loss is."""
     keys, *_ = sites(tmp_path, "least-squares")
-    rewrite(tmp_path, lambda age, size, group, y: (age, size, group, "7.0"))
-    run, found = by_newton(keys)
+    rewrite(tmp_path, lambda age, size, group, y: (age, size, group, repr(7 + slope * float(age))))
+    run, found = by_newton(keys, **changes)
     assert run.stop is not None and not run.stop.warns
     assert found.facts.converged and found.facts.log_likelihood is None
-    assert_allclose([found.rows[0].estimate, found.rows[1].estimate], [7.0, 0.0], atol=1e-12)
+    wanted = [7.0, slope], {"rtol": 1e-3, "atol": 1e-4} if changes.get("precision") else {"atol": 1e-9}
+    assert_allclose([found.rows[0].estimate, found.rows[1].estimate], wanted[0], **wanted[1])
     assert np.isnan([row.std_error for row in found.rows]).all()
     assert "the model predicts every label exactly, so there are no standard errors" in found.remarks
+
+
+def test_a_category_without_events_beside_an_empty_reference_has_no_maximum(tmp_path):
+    """No contrast is determined, and still one of them would be infinite: then nothing has converged."""
+    keys, *_ = sites(tmp_path, "logistic")
+    rewrite(tmp_path, lambda age, size, group, y: (age, size, group, "1" if group == "c" else y))
+    schema = tmp_path / "schema.toml"
+    schema.write_text(schema.read_text().replace('["a", "b", "c"]', '["d", "a", "b", "c"]'))
+    run, found = by_newton(keys)
+    assert run.stop.warns and not found.facts.converged and found.facts.log_likelihood is None
+    assert any("moves what is not determined by more than .5" in text for text in found.remarks)
+
+
+@pytest.mark.parametrize("objective", ["logistic", "poisson"])
+def test_a_column_with_an_infinite_term_has_no_joint_test(objective, tmp_path):
+    """Its other terms alone would say something about another hypothesis."""
+    keys, *_ = sites(tmp_path, objective)
+    label = "1" if objective == "logistic" else "0"
+    turned = lambda age, size, group, y, *more: (age, size, "abcd"[int(float(age)) % 4], y, *more)  # noqa: E731
+    rewrite(tmp_path, lambda *row: (*turned(*row)[:3], label if turned(*row)[2] == "d" else row[3], *row[4:]))
+    schema = tmp_path / "schema.toml"
+    schema.write_text(schema.read_text().replace('["a", "b", "c"]', '["a", "b", "c", "d"]'))
+    run, found = by_newton(keys)
+    assert run.stop.warns and not found.tests
+    assert np.isfinite([row.std_error for row in found.rows if row.term in ("b", "c")]).all()
+    assert not any("raise rounds" in text for text in found.remarks)
+
+
+@pytest.mark.parametrize("empty", [0, 2])
+def test_a_class_without_rows_is_named_and_has_no_p_values(empty, tmp_path):
+    keys, *_ = sites(tmp_path, "softmax")
+    labels = [label for label in (0, 1, 2) if label != empty]
+    rewrite(
+        tmp_path, lambda age, size, group, y: (age, size, group, y if int(y) in labels else str(labels[-1]))
+    )
+    found = by_newton(keys)[1]
+    assert f"no row has the class {empty}: take it out of the schema's classes" in found.remarks
+    for row in found.rows:
+        assert np.isnan(row.p_value) or str(empty) not in (row.outcome, row.against)
+    assert not found.tests
+
+
+def test_a_stored_file_of_an_older_version_counts_all_rows(tmp_path):
+    sums = by_newton(sites(tmp_path, "logistic")[0])[0].information
+    older = np.delete(sums.packed, 3)[:-1]  # without observations, and without clusters at the end
+    found = Information.unpacked(older, len(sums.gradient))
+    assert found.observations == sums.rows == 200
+    assert_array_equal(found.packed, sums.packed)
 
 
 def test_a_run_of_newton_is_not_advised_to_use_it(tmp_path):

@@ -209,15 +209,22 @@ def test_other_likelihoods_are_not_compared(tmp_path):
     assert len(digests) == 2
 
 
-def test_labels_in_other_rows_are_other_labels(tmp_path):
-    """As many events, but not of the same persons."""
+@pytest.mark.parametrize("column", ["y", "age"])
+def test_labels_and_columns_in_other_rows_are_others(column, tmp_path):
+    """As many events, but of other persons; or the same persons with another one's age."""
     (tmp_path / "moved").mkdir()
     full, *_ = fitted(tmp_path, "logistic")
     keys, *_ = sites(tmp_path / "moved", "logistic")
     last = tmp_path / "moved" / "2.csv"
-    header, *rows = last.read_text().splitlines()
-    labels = [row.rsplit(",", 1)[1] for row in rows]
-    turned = [f"{row.rsplit(',', 1)[0]},{label}" for row, label in zip(rows, labels[::-1], strict=True)]
-    last.write_text("\n".join([header, *turned, ""]))
-    other = trained_model(prepare(parse(keys)), full.x, None)
-    assert other.facts.events == full.facts.events and other.origin["labels"] != full.origin["labels"]
+    rows = [line.split(",") for line in last.read_text().splitlines()]
+    place = rows[0].index(column)
+    cells = [row[place] for row in rows[:0:-1]]
+    for row, cell in zip(rows[1:], cells, strict=True):
+        row[place] = cell
+    last.write_text("\n".join([*map(",".join, rows), ""]))
+    other = trained_model(prepare(parse(keys)), full.x, None, full.information)
+    assert other.facts.events == full.facts.events and len(full.origin["labels"]) == 4
+    assert (other.origin["labels"] == full.origin["labels"]) == (column == "age")
+    if column == "age":
+        with pytest.raises(SettingError, match="other values, ranges or categories of column age"):
+            nested_test(full, other, "it")

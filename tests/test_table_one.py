@@ -3,7 +3,7 @@
 import csv
 import json
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
@@ -198,32 +198,44 @@ def test_groups_without_a_common_category_have_no_standardised_difference():
         assert math.isnan(line.difference) == unknown
 
 
-def test_the_stated_noise_of_means_deviations_and_two_categories_is_their_spread():
-    """Over 2,000 draws, with skewed shares in groups of unlike sizes."""
-    draw, sigma, rows = np.random.default_rng(1), 6.0, 33 * 120  # b and arm are independent
-    layout = Layout(
-        (Variable("a", range=Range(0.0, 10.0), bins=5), Variable("b", ("x", "missing"))),
-        Variable("arm", ("s", "t")),
-    )
-    arm, b = (np.arange(rows) % 3 == 0).astype(float), (np.arange(rows) % 11 == 0).astype(float)
-    exact = layout.counted(np.column_stack([np.clip(draw.normal(0.5, 0.2, rows), -1, 1), b]), arm)
+def noisy_tables(layout, exact, rows, sigma, draws):
+    """What a function of a place (group, column, category) and a field finds in so many noisy tables, (draws,)."""
+    draw = np.random.default_rng(1)
     tables = [
-        Summaries.of(layout, exact + draw.normal(0, sigma, len(exact)), rows, sigma) for _ in range(2000)
+        with_differences(Summaries.of(layout, exact + draw.normal(0, sigma, len(exact)), rows, sigma))
+        for _ in range(draws)
     ]
-    found = [[line for line in with_differences(table) if line.column] for table in tables]
-    for group in ("all", "s", "t"):
-        lines = [next(line for line in table if (line.group, line.column) == (group, "a")) for table in found]
-        for name in ("mean", "deviation"):
-            spread = np.std([getattr(line, name) for line in lines])
-            assert spread == pytest.approx(
-                getattr(lines[0], f"{name}_noise"), rel=4 / np.sqrt(2 * 2000) + 0.02
-            )
-    whole = [
-        next(line for line in table if (line.group, line.category) == ("all", "missing")) for table in found
-    ]
-    squares = np.array([line.difference for line in whole]) ** 2
-    stated = np.mean([line.difference_noise**2 for line in whole])
-    assert squares.mean() == pytest.approx(stated, abs=4 * squares.std() / np.sqrt(2000))
+    places = {(line.group, line.column, line.category): at for at, line in enumerate(tables[0])}
+    return lambda name, *place: np.array([getattr(table[places[place]], name) for table in tables])
+
+
+def test_the_stated_noise_of_means_and_deviations_and_their_differences_is_their_spread():
+    """With a mean near the end of its range, where the noise in the number of rows matters."""
+    rows, sigma, draws = 4000, 0.3, 700
+    layout = Layout((Variable("a", range=Range(0.0, 10.0), bins=5),), Variable("arm", ("s", "t")))
+    arm, values = (np.arange(rows) % 3 == 0).astype(float), np.random.default_rng(0).normal(0.9, 0.1, rows)
+    exact = layout.counted(np.clip(values, -1, 1)[:, None], arm)
+    drawn = noisy_tables(layout, exact, rows, sigma, draws)
+    for group, name in product(("all", "s", "t"), ("mean", "deviation")):
+        stated = drawn(f"{name}_noise", group, "a", "").mean()
+        assert drawn(name, group, "a", "").std() == pytest.approx(stated, rel=4 / np.sqrt(2 * draws))
+    apart = drawn("mean", "s", "a", "") - drawn("mean", "t", "a", "")
+    spread = np.sqrt((drawn("deviation", "s", "a", "") ** 2 + drawn("deviation", "t", "a", "") ** 2) / 2)
+    stated = (drawn("difference_noise", "all", "a", "") * spread).mean()
+    assert apart.std() == pytest.approx(stated, rel=4 / np.sqrt(2 * draws))
+    alone = np.sqrt(sum(drawn("mean_noise", group, "a", "").mean() ** 2 for group in ("s", "t")))
+    assert stated > 1.1 * alone  # the noise in the rows of the groups is shared
+
+
+def test_the_stated_noise_of_the_difference_of_two_categories_is_its_spread():
+    """Where nothing else differs, the mean square; one category is called like missing values, which there are not."""
+    rows, sigma, draws = 33 * 120, 1.0, 3000
+    layout = Layout((Variable("b", ("x", "missing")),), Variable("arm", ("s", "t")))
+    arm, b = (np.arange(rows) % 3 == 0).astype(float), (np.arange(rows) // 3 % 40 == 0).astype(float)
+    drawn = noisy_tables(layout, layout.counted(b[:, None], arm), rows, sigma, draws)
+    squares = drawn("difference", "all", "b", "missing") ** 2
+    stated = (drawn("difference_noise", "all", "b", "missing") ** 2).mean()
+    assert squares.mean() == pytest.approx(stated, abs=4 * squares.std() / np.sqrt(draws))
 
 
 def test_the_noise_of_a_difference_is_its_spread():

@@ -339,7 +339,10 @@ def test_weight_0_leaves_a_row_out(objective, grouped, tmp_path):
             first += count
         unused = [*["years"] * (objective != "poisson"), *["person"] * (not grouped)]
         keys = f'weight = "w"\nweight-range = [0, 3]\nignore = {unused}\n' + 'group = "person"\n' * grouped
-        (folder / "schema.toml").write_text(keys + PEOPLE.format(label=LABELS[objective]))
+        schema = PEOPLE.format(label=LABELS[objective]).replace(
+            "age = { range = [20, 80] }", "age = { range = [20, 79.9] }"
+        )
+        (folder / "schema.toml").write_text(keys + schema)
         run = {
             "data.name": "tables", "data.files": str(folder / "*.csv"), "data.schema": str(folder / "schema.toml"),
             "data.row-scaling": "all", "data.test-file": str(folder / "0.csv"), "objective.name": objective,
@@ -351,6 +354,7 @@ def test_weight_0_leaves_a_row_out(objective, grouped, tmp_path):
         found.append(inferred(model, grouped))
     whole, fewer = found
     assert (weights == 0).sum() > 40 and whole.facts.rows == fewer.facts.rows == (weights > 0).sum()
+    assert whole.facts.events == fewer.facts.events and whole.facts.clipped == fewer.facts.clipped
     assert whole.facts.dropped == {"with weight 0": (weights == 0).sum()} and not fewer.facts.dropped
     assert whole.clusters == fewer.clusters > 0 if grouped else whole.clusters == 0
     assert_allclose(whole.facts.log_likelihood, fewer.facts.log_likelihood, rtol=1e-9)

@@ -14,6 +14,7 @@ from twinflower.problems.batches import LocalSchedule, Workload
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.regularisers import Ball, Box, OnPart, Support, Zero
+from twinflower.problems.stratified_cox import STRATIFIED_COX
 from twinflower.problems.topologies import spectrum
 from twinflower.sums.plan import SumPlan
 from twinflower.survival_labels import unsigned
@@ -68,6 +69,7 @@ def warnings(setup: PreparedRun) -> list[str]:
         *_no_events(setup),
         *_unfinished(setup),
         *_people(setup),
+        *_random_strata(setup),
         *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
     ]
 
@@ -158,6 +160,18 @@ def _no_events(setup: PreparedRun) -> list[str]:
     return [
         f"warning: nobody had the event at client {', '.join(map(str, without))}: check the column of the event"
     ] * bool(without)
+
+
+def _random_strata(setup: PreparedRun) -> list[str]:
+    """A warning if strata are random parts of one table."""
+    config, data = setup.config, setup.dataset
+    stratified = config.objective.name == STRATIFIED_COX or config.evaluation.survival_by
+    if not stratified or data.schema is None or data.sites or data.name == OWN or config.clients.count == 1:
+        return []
+    return [
+        f"warning: the strata, or sites, are {config.clients.count} random parts of one table: set clients.count = 1 "
+        "for a single one, or data.site-column to the column that names the sites"
+    ]
 
 
 def _people(setup: PreparedRun) -> list[str]:

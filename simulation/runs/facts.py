@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from twinflower.arrays import Array, Index, Mask
-from twinflower.data.columns import CLIPPED, Classes, Marks, Number, Survival
+from twinflower.data.columns import CLIPPED, Classes, Label, Marks, Number, Survival
 from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.data.partition import Partition, describe, held_out_rows
 from twinflower.data.schema import Schema
@@ -20,6 +20,7 @@ from twinflower.models.facts import Clipped, Facts
 from twinflower.models.inference import farthest
 from twinflower.models.information import MOST_PARAMETERS, Information
 from twinflower.models.inputs import Inputs
+from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import Squared, unpacked
 from twinflower.problems.objectives import LinearModel, LinearObjective
@@ -36,8 +37,9 @@ _SPARE = "left over where whole groups are held out (privacy.group-size)"
 def known(setup: PreparedRun) -> Facts:
     """What is known of the rows of a run.
 
-    Numbers of rows are public in every run. Events and clipped values are counted only without privacy, and only where
-    the rows are here; for columns with private ranges there are bounds from what the sites have released.
+    Numbers of rows are public in every run. Events and clipped values, of rows with a weight above 0, are counted only
+    without privacy, and only where the rows are here; for columns with private ranges there are bounds from what the
+    sites have released.
     """
     facts = Facts(int(setup.partition.sizes.sum()), _events(setup), _dropped(setup))
     schema = setup.dataset.schema
@@ -45,9 +47,19 @@ def known(setup: PreparedRun) -> Facts:
         return facts
     marks = _marks(setup)
     counts = None if marks is None else counted(schema.marked, marks)
-    return with_clipped(setup, facts, [*_numbers(schema), *schema.limits], counts)._replace(
-        clipped_rows=of_terms(schema, marks)
+    if counts and _within_first_interval(setup, schema.label):
+        counts.pop(schema.label.column, None)
+    return _with_clipped(setup, facts, [*_numbers(schema), *schema.limits], counts)._replace(
+        clipped_rows=_of_terms(schema, marks)
     )
+
+
+def _within_first_interval(setup: PreparedRun, label: Label) -> bool:
+    """Whether times that are moved up to their range stay in the first interval of a model of intervals."""
+    objective = setup.objective
+    if not (isinstance(label, Survival) and isinstance(objective, DiscreteCox)):
+        return False
+    return bool(label.times.low <= objective.loss.ends[0])
 
 
 def _marks(setup: PreparedRun) -> Marks | None:
@@ -55,20 +67,31 @@ def _marks(setup: PreparedRun) -> Marks | None:
     marks = setup.dataset.marks
     if marks is None or setup.plan or setup.config.data.name == OWN:
         return None
-    return marks[setup.partition.rows]
+    return marks[_observed(setup)]
 
 
-def of_fit(setup: PreparedRun, X: Any, inputs: Inputs, outside: Mapping[str, Mask]) -> Facts:
-    """What is known of the rows X, an array or columns by name, of an estimator's run; outside: which rows' y and
-    weights were clipped to their range."""
+def _observed(setup: PreparedRun) -> Index:
+    """The numbers of the rows that are trained on with a weight above 0."""
+    rows, weights = setup.partition.rows, setup.dataset.row_weights
+    return rows if weights is None else rows[weights[rows] > 0]
+
+
+def of_fit(
+    setup: PreparedRun, X: Any, inputs: Inputs, outside: Mapping[str, Mask], weights: Array | None
+) -> Facts:
+    """What is known of the rows X, an array or columns by name, of an estimator's run.
+
+    outside: which rows' y and weights were clipped to their range. weights (rows,): None for none; rows of weight 0 are
+    not counted.
+    """
     facts, schema = known(setup), inputs.schema
     if setup.plan:
-        return with_clipped(setup, facts, [*(_numbers(schema) if schema else inputs.names), *outside], None)
-    marks = inputs.marks(X)
-    counts = counted(inputs.names, marks)
-    counts |= {name: Clipped(int(rows.sum()), len(rows)) for name, rows in outside.items()}
-    facts = with_clipped(setup, facts, (), counts)
-    return facts._replace(clipped_rows=of_terms(schema, marks)) if schema else facts
+        return _with_clipped(setup, facts, [*(_numbers(schema) if schema else inputs.names), *outside], None)
+    marks, kept = inputs.marks(X), slice(None) if weights is None else weights > 0
+    counts = counted(inputs.names, marks[kept])
+    counts |= {name: Clipped(int(rows[kept].sum()), len(rows[kept])) for name, rows in outside.items()}
+    facts = _with_clipped(setup, facts, (), counts)
+    return facts._replace(clipped_rows=_of_terms(schema, marks[kept])) if schema else facts
 
 
 def _numbers(schema: Schema) -> list[str]:
@@ -76,7 +99,7 @@ def _numbers(schema: Schema) -> list[str]:
     return [column.name for column in schema.columns if isinstance(column, Number)]
 
 
-def with_clipped(
+def _with_clipped(
     setup: PreparedRun, facts: Facts, limited: Sequence[str], counts: Mapping[str, Clipped] | None
 ) -> Facts:
     """The facts with how many values were clipped, by column.
@@ -92,7 +115,7 @@ def with_clipped(
     )
 
 
-def of_terms(schema: Schema, marks: Marks | None) -> dict[str, Clipped | None]:
+def _of_terms(schema: Schema, marks: Marks | None) -> dict[str, Clipped | None]:
     """In how many rows a term has a clipped value; without marks only those of categories are known to have none."""
     counts: dict[str, Clipped | None] = {}
     for term in schema.terms:
@@ -138,9 +161,11 @@ def _events(setup: PreparedRun) -> int | None:
     name, data = setup.config.objective.name, setup.dataset
     if setup.plan or setup.config.data.name == OWN:
         return None
-    labels = data.labels[setup.partition.rows].astype(np.float64)
+    labels = data.labels[_observed(setup)].astype(np.float64)
     if name in SURVIVAL:
-        return int(unsigned(labels)[1].sum())
+        times, events = unsigned(labels)
+        last = setup.objective.loss.ends[-1] if isinstance(setup.objective, DiscreteCox) else np.inf
+        return int(events[times <= last].sum())
     if name == COUNTING:
         return int((unpacked(labels)[0] > 0).sum())
     return int(np.count_nonzero(labels)) if data.num_classes else None

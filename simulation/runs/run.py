@@ -4,7 +4,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from twinflower.algorithms.algorithm import Stop
 from twinflower.algorithms.newton_path import NewtonPath, PathPoint
 from twinflower.arrays import Array
-from twinflower.data.dataset import OWN
+from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.known_objectives import SURVIVAL
 from twinflower.models.model import undetermined
 from twinflower.models.trained import Trained, trained
@@ -190,15 +189,17 @@ class Run(Training):
     def warnings(self) -> list[str]:
         """Warnings about settings that are probably not intended, clients left out, and an objective that rose."""
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
-        absent += [f"warning: {self.undetermined}"] if self.model is not None and self.undetermined else []
+        absent += [f"warning: {text}" for text in [self.undetermined] if text]
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
         missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment")
         return [*warnings(self.setup), *stopped, *_cut_off(self), *missed, *self.risen, *absent]
 
-    @cached_property
+    @property
     def undetermined(self) -> str:
-        """A sentence that names the coefficients of the trained model that exact sums do not determine, if any."""
-        assert self.model is not None
+        """A sentence that names the coefficients of the trained model that exact sums do not determine, if any; empty
+        for an estimator's rows, whose columns it knows."""
+        if self.model is None or self.information is None or self.setup.config.data.name == ARRAYS:
+            return ""
         known = trained_model(self.setup, self.model, None, self.information)
         return undetermined(known) if known else ""
 
@@ -345,7 +346,7 @@ def trained_model(
         x, config.objective.name, setup.inputs, form=config.objective.form, classes=data.class_names,
         origin={
             **origin(config, privacy), "seed": config.seed, "run": config.digest, "likelihood": _likelihood(config),
-            **({"outcome": known} if (known := facts.outcome(setup)) else {}), **_labels(setup),
+            **({"outcome": known} if (known := facts.outcome(setup)) else {}), **_digests(setup),
         }, information=information,
         selected=h.entries if isinstance(h, Support) else (), facts=facts.known(setup),
     )  # fmt: skip
@@ -357,13 +358,20 @@ def _likelihood(config: Config) -> str:
     return hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
 
 
-def _labels(setup: PreparedRun) -> dict[str, str]:
-    """A digest of the labels that were trained on, by which models of other rows are known; not in a private run, and
-    not without the rows."""
-    if setup.plan or setup.config.data.name == OWN:
+def _digests(setup: PreparedRun) -> dict[str, Any]:
+    """Digests of the labels and the columns that were trained on, of four hexadecimal digits: enough to notice other
+    rows, and too few to find a value by trying. Not in a private run, and not without the rows or a schema."""
+    data, rows = setup.dataset, np.sort(setup.partition.rows)
+    if setup.plan or data.name == OWN or data.schema is None or not setup.inputs.factor:
         return {}
-    labels = setup.dataset.labels[np.sort(setup.partition.rows)]
-    return {"labels": hashlib.sha256(np.ascontiguousarray(labels).tobytes()).hexdigest()}
+    blocks = data.schema.blocks(data.features[rows].astype(np.float64) / setup.inputs.factor)
+    columns = {name: _digest(block) for name, block in blocks.items()}
+    return {"labels": _digest(data.labels[rows]), "columns": columns}
+
+
+def _digest(values: Any) -> str:
+    """That of numbers in [-1, 1], counts or times, to the digits that single precision has."""
+    return hashlib.sha256((np.round(np.float64(values), 4) + 0.0).tobytes()).hexdigest()[:4]
 
 
 def origin(config: Config, privacy: Mapping[str, Any] | None) -> dict[str, Any]:

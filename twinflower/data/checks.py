@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import DataError, advised
 from .cells import CellError, Cells, numbers, people
-from .columns import Category, Column, Encoder, Number, Survival
+from .columns import Category, Column, Encoder, Number
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
@@ -29,9 +29,7 @@ def describe_fit(path: str | Path, schema: Schema) -> list[tuple[str, int, int, 
     The table must be one without `problems`.
     """
     schema = schema.at(Path(path).expanduser())
-    label, columns = schema.label, list(schema.columns)
-    if isinstance(label, Survival):
-        columns.append(Number(label.column, label.times))
+    columns = list(schema.columns)
     columns += [Number(name, limit) for name, limit in schema.limits.items()]
     tally, names = {column.name: np.zeros(3, int) for column in columns}, [column.name for column in columns]
     for piece in opened(Path(path).expanduser(), schema.dialect)[1](names, numeric_columns(schema)):

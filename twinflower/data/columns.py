@@ -19,6 +19,7 @@ from .csv_tables import with_point
 
 HAPPENED, CENSORED = ["1", "true"], ["0", "false"]  # values of an event, unless a schema has others
 REFUSE, ZERO, INDICATOR = MISSING = ("refuse", "zero", "indicator")
+ROUNDING = 1e-6  # of a value at an end of its range, relative to half the range; also in single precision
 CLIPPED, ABSENT = 1, 2  # marks of a value that was clipped to its range, or that is missing; 0 for all others
 Marks = NDArray[np.int8]
 
@@ -49,9 +50,13 @@ class Range:
         """The scaled values with 0 in place of NaN."""
         return np.nan_to_num(self.scaled(values))
 
+    def follows(self, values: Floats) -> NDArray[np.bool_]:
+        """Which values are below the range by more than their rounding; not NaN."""
+        return values < self.low - ROUNDING * self.half
+
     def excludes(self, values: Floats) -> NDArray[np.bool_]:
-        """Which values are outside of the range, and are clipped; not NaN."""
-        return (values < self.low) | (values > self.high)
+        """Which values are outside of the range by more than their rounding, and are clipped; not NaN."""
+        return self.follows(values) | (values > self.high + ROUNDING * self.half)
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,11 @@ class Survival:
     happened: tuple[str, ...]
     censored: tuple[str, ...]
     one_row: bool | None = None
-    ranges: ClassVar[Mapping[str, Range]] = {}  # censoring at the end of `times` is no distortion
+
+    @property
+    def ranges(self) -> Mapping[str, Range]:
+        """See `Label`."""
+        return {self.column: self.times}
 
     @property
     def encoders(self) -> Mapping[str, Encoder]:

@@ -138,7 +138,8 @@ class Schema:
 
     @cached_property
     def limits(self) -> dict[str, Range]:
-        """The public ranges to which the label, its exposure and the weights are clipped, by column."""
+        """The public ranges to which the label, its exposure and the weights are clipped, by column; times above theirs
+        are censored."""
         weight = {self.weight.column: self.weight.range} if self.weight else {}
         return {**self.label.ranges, **weight}
 
@@ -247,11 +248,14 @@ class Schema:
 
     def limit_marks(self, cells: Mapping[str, Cells]) -> Marks:
         """The marks (rows, columns) of values that are clipped to the `limits`; for cells that passed the checks."""
-        columns = [
-            CLIPPED * limit.excludes(numbers(self.measured(name, cells[name]), self.absent))
-            for name, limit in self.limits.items()
-        ]
-        return np.array(columns, np.int8).reshape(len(columns), len(cells[self.names[0]])).T
+        marks = np.zeros((len(cells[self.names[0]]), len(self.limits)), np.int8)
+        for place, (name, limit) in enumerate(self.limits.items()):
+            values = numbers(self.measured(name, cells[name]), self.absent)
+            late = (
+                isinstance(self.label, Survival) and name == self.label.column
+            )  # censoring is no distortion
+            marks[:, place] = CLIPPED * (limit.follows(values) if late else limit.excludes(values))
+        return marks
 
     def blocks(self, features: Floats) -> dict[str, Floats]:
         """The features of each column, views (rows, k), by its name, of all features or those of the columns."""

@@ -106,7 +106,8 @@ def table(
     scaled = weights.astype(np.float64) * _common(inputs)
     intercept = float(scaled[-1]) if inputs.bias else 0.0
     terms = _terms(inputs, scaled[: inputs.num_features], intercept)
-    ratios = np.exp([term.estimate for term in terms]) if effect else np.full(len(terms), np.nan)
+    with np.errstate(over="ignore"):  # estimates that do not exist
+        ratios = np.exp([term.estimate for term in terms]) if effect else np.full(len(terms), np.nan)
     return [
         Coefficient(outcome, against, *term, effect, float(ratio))
         for term, ratio in zip(terms, ratios, strict=True)

@@ -14,7 +14,6 @@ Differences of its size are noise.
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import combinations
 from typing import NamedTuple
 
@@ -56,18 +55,21 @@ def with_differences(table: Summaries) -> list[Line]:
 
 def _largest(variable: Variable, groups: Sequence[Sequence[Line]], table: Summaries) -> Difference:
     """The largest difference of a column between two groups, each with its lines; unknown if any pair's is."""
-    between = partial(_of_categories, variable, table) if variable.categories else _of_numbers
-    pairs = [between(a, b) for a, b in combinations(groups, 2)]
+    between = _of_categories if variable.categories else _of_numbers
+    pairs = [between(variable, table, *pair) for pair in combinations(groups, 2)]
     return max(pairs) if pairs and all(pair.value == pair.value for pair in pairs) else UNKNOWN
 
 
-def _of_numbers(first: Sequence[Line], second: Sequence[Line]) -> Difference:
-    a, b = first[0], second[0]
+def _of_numbers(variable: Variable, table: Summaries, *groups: Sequence[Line]) -> Difference:
+    a, b = (lines[0] for lines in groups)
     spread = np.sqrt((a.deviation**2 + b.deviation**2) / 2)
     if not spread > 0:
         return UNKNOWN
-    noise = float(np.hypot(a.mean_noise, b.mean_noise) / spread)
-    return Difference(float(abs(a.mean - b.mean) / spread), noise)
+    assert variable.range
+    middle, share = variable.range.middle, variable.bins / variable.cells
+    shared = (a.mean - middle) / a.rows * (b.mean - middle) / b.rows * table.rows_covariance * share**2
+    noise = np.sqrt(max(a.mean_noise**2 + b.mean_noise**2 - 2 * shared, 0.0))
+    return Difference(float(abs(a.mean - b.mean) / spread), float(noise / spread))
 
 
 def _of_categories(variable: Variable, table: Summaries, *groups: Sequence[Line]) -> Difference:
@@ -78,13 +80,13 @@ def _of_categories(variable: Variable, table: Summaries, *groups: Sequence[Line]
         return UNKNOWN
     covariance = sum(np.diag(p) - np.outer(p, p) for p in shares) / 2
     inverse = np.linalg.pinv(covariance, rcond=_NO_VARIANCE, hermitian=True)
-    fitted = table.fitted_noise(variable)[:size, :size]
-    noise, away = (
-        sum(_noise(fitted, *pair) for pair in zip(counts, shares, strict=True)),
-        shares[0] - shares[1],
-    )
+    away = shares[0] - shares[1]
     if np.linalg.norm(covariance @ inverse @ away - away) > _UNSPREAD * np.linalg.norm(away):
         return UNKNOWN
+    first, second = (_slopes(*pair) for pair in zip(counts, shares, strict=True))
+    slopes = np.hstack([first, -second])
+    own, between = (part[:size, :size] for part in table.fitted_noise(variable))
+    noise = slopes @ np.block([[own, between], [between, own]]) @ slopes.T
     return Difference(float(np.sqrt(away @ inverse @ away)), float(np.sqrt(np.trace(inverse @ noise))))
 
 
@@ -94,7 +96,6 @@ def _shares(lines: Sequence[Line]) -> Array:
     return shares / shares.sum()
 
 
-def _noise(counts: Array, lines: Sequence[Line], shares: Array) -> Array:
-    """The covariance (k, k) of the noise in the shares, to first order, given that in the counts."""
-    slopes = (np.eye(len(shares)) - shares[:, None]) / sum(line.rows for line in lines)
-    return slopes @ counts @ slopes.T  # type: ignore[no-any-return]
+def _slopes(lines: Sequence[Line], shares: Array) -> Array:
+    """The derivatives (k, k) of the shares in the counts."""
+    return (np.eye(len(shares)) - shares[:, None]) / sum(line.rows for line in lines)  # type: ignore[no-any-return]

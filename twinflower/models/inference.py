@@ -13,7 +13,7 @@ form Student's t.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,7 @@ from .printed import TESTS, aligned, by_outcome, headings, tested
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
-_PERFECT = 1e-20  # of squared residuals, in units of half the label's range, up to which they are rounding
+_PERFECT = 4.0  # units of rounding of the loss of a row, up to which a fit is perfect
 _FAR = 0.01  # standard errors, log odds or log rates between an estimate and the maximum, from which a remark says so
 _GONE = 0.5  # log odds or log rates; where an estimate does not exist, each step of Newton's method moves it by about 1
 
@@ -39,20 +39,24 @@ MOST_CLIPPED = 0.01
 columns, 94% cover at 1% and 2,000 rows, 90% at 2%, and 64% at 5% (docs/your-data.md)."""
 _CLIPPED = (
     "intervals and p-values are withheld, because more than 1% of the values of a column are outside of its range, or "
-    "may be, and were clipped to it: {}; a wider range in the schema changes that"
+    "may be, and were clipped to it: {}; a wider range changes that"
 )
 _UNCOUNTED = (
-    "values outside of a public range are clipped to it, and only the sites can count them (twinflower schema "
+    "values outside of a public range are clipped to it, and are not counted here (at a site: twinflower schema "
     "--check): if there are more than 1% in {}, the intervals are wrong"
+)
+_ANOTHER = (
+    "; if the reference of {} has no rows, choose another one (coefficients --reference COLUMN=CATEGORY)"
+)
+_HIDDEN = (
+    "a step of Newton's method moves what is not determined by more than .5: columns separate the classes, or a "
+    "category has no events, and the maximum does not exist"
 )
 _UNBOUNDED = {
     True: "the model predicts every row correctly: the rows have one class, or columns separate the classes; then the "
     "maximum of the likelihood does not exist",
     False: "every count is 0, or nobody had the event: then the maximum of the likelihood does not exist",
 }
-
-
-_NEWTONS = "raise rounds"
 
 
 class Estimates(list[Coefficient]):
@@ -97,7 +101,7 @@ class Inference(NamedTuple):
         return Estimates(self.rows, self.facts, self.remarks, self.tests)
 
 
-class _Inverse(NamedTuple):
+class Inverse(NamedTuple):
     """The pseudo-inverse of an information matrix scaled by D to a unit diagonal: H^+ = D^-1 V diag(1/e) V^T D^-1.
 
     root (d, rank): D^-1 V diag(e^-1/2). empty (d, d - rank): directions without information, in units of D x.
@@ -108,7 +112,7 @@ class _Inverse(NamedTuple):
     empty: Array
 
     @classmethod
-    def of(cls, matrix: Array) -> "_Inverse":
+    def of(cls, matrix: Array) -> "Inverse":
         """The inverse of a symmetric matrix (d, d) without negative eigenvalues."""
         scale, values, vectors = spectrum(matrix)
         good = values > _EMPTY * max(values[-1], 0.0)
@@ -135,15 +139,19 @@ def infer(
     spans: Mapping[str, float] | None = None,
     curvature: float = 0.0,
     newton: bool = False,
+    rounding: float = float(np.finfo(np.float64).eps),
+    unit: float = 1.0,
+    unseen: Collection[str] = (),
 ) -> Inference:
     """The coefficients `found` with their errors. rows (terms, d): T. residuals: whether the variance of the labels is
     estimated, as for least squares. robust: whether the covariance is robust. spans: as in `coefficients.spans`, by
     which steps in log odds do not depend on the units of the columns. curvature: a bound on that of the mean loss at
     the maximum, where the curvature at another model says little about it; else 0. newton: whether the model was
-    trained by Newton's method."""
-    inverse = _Inverse.of(information.matrix)
+    trained by Newton's method. rounding: that of the losses, relative to 1. unit: the score of an entry of x that is 1
+    for a feature of 1. unseen: classes without rows, beside which no coefficient exists."""
+    inverse = Inverse.of(information.matrix)
     freedom = information.observations - inverse.rank
-    loose = undetermined(coefficients, rows, information)
+    loose = undetermined(coefficients, rows, inverse)
     known = inverse.determines(rows)
     rows = np.where(known[:, None], rows, np.nan)
     coefficients = [row if there else row.unknown for row, there in zip(coefficients, known, strict=True)]
@@ -151,15 +159,19 @@ def infer(
     if robust and "hazard" not in coefficients[0].effect:
         covariance *= _small_sample(information, inverse.rank)
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    perfect = residuals and information.loss <= _PERFECT * information.observations
+    floor = _PERFECT * rounding
+    perfect = residuals and information.loss <= floor * information.observations
     errors[(errors == 0) | perfect] = np.nan  # the reference of a category is no estimate
-    step = rows @ (inverse.root @ (inverse.root.T @ information.gradient))
+    way = inverse.root @ (inverse.root.T @ information.gradient)
+    step = rows @ way
     moves = np.abs(step) * _spans(coefficients, spans or {})
     gone = moves > _GONE if coefficients[0].effect else np.zeros(len(step), bool)
+    gone |= [not {row.outcome, row.against}.isdisjoint(unseen) for row in coefficients]
+    hidden = bool(coefficients[0].effect) and not known.all() and bool((unit * np.abs(way)).max() > _GONE)
     distance = float(np.nanmax(np.abs(step) / errors, initial=-np.inf))
     if inverse.rank and not np.isfinite(distance):  # of all combinations, where no coefficient has an error
-        distance = farthest(information, residuals)
-    facts = _facts(distance, information, gone)
+        distance = farthest(information, residuals, floor)
+    facts = _facts(distance, information, hidden or bool(gone.any()))
     if facts.converged and not perfect:
         facts = facts._replace(
             log_likelihood=_log_likelihood(information, residuals), parameters=inverse.rank
@@ -170,10 +182,15 @@ def infer(
         with_error(coefficient, error, freedom if exact else 0.0)
         for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    advice = _NEWTONS if newton else _advice(information, curvature)
+    stopped = bool(gone.any()) and (facts.distance or 0.0) < 1
+    advice = _advice(information, curvature, newton, stopped)
     remarks = _remarks(done, loose, information, facts, moves, advice)
+    remarks += [_HIDDEN] * (hidden and not gone.any())
+    remarks += [
+        f"no row has the class {name}: take it out of the schema's classes" for name in sorted(unseen)
+    ]
     remarks += ["the model predicts every label exactly, so there are no standard errors"] * perfect
-    tests = joint_tests(done, covariance, freedom if exact else 0.0)
+    tests = joint_tests(done, covariance, freedom if exact else 0.0, gone)
     clusters = int(information.clusters) if robust else 0
     return Inference(done, remarks, facts=facts, tests=tests, robust=robust, clusters=clusters)
 
@@ -183,17 +200,17 @@ def _spans(coefficients: list[Coefficient], spans: Mapping[str, float]) -> Array
     return np.array([1.0 if row.term == MISSING else spans.get(row.column, 1.0) for row in coefficients])
 
 
-def _facts(distance: float, information: Information, gone: Mask) -> Facts:
+def _facts(distance: float, information: Information, gone: bool) -> Facts:
     """How far the estimates are from the maximum; no distance without a maximum or with nothing determined."""
     known = bool(information.bounding) and np.isfinite(distance)
-    converged = known and distance <= CONVERGED and not gone.any()
+    converged = known and distance <= CONVERGED and not gone
     return Facts(
         rows=int(information.observations), distance=distance if known else None, converged=bool(converged)
     )
 
 
 def _covariance(
-    rows: Array, inverse: _Inverse, information: Information, residuals: bool, robust: bool
+    rows: Array, inverse: Inverse, information: Information, residuals: bool, robust: bool
 ) -> Array:
     """The covariance of the estimates (terms, terms), NaN for what is not determined."""
     parts = rows @ inverse.root  # (terms, rank), whose squares add up to the variances
@@ -220,7 +237,7 @@ def _log_likelihood(information: Information, residuals: bool) -> float:
     return -rows / 2 * (math.log(2 * math.pi * 2 * information.loss / rows) + 1)
 
 
-def _variance(inverse: _Inverse, information: Information, residuals: bool) -> float:
+def _variance(inverse: Inverse, information: Information, residuals: bool) -> float:
     """The factor of the covariance: the residual variance of least squares, NaN without a degree of freedom, else 1."""
     freedom = information.observations - inverse.rank
     if not residuals:
@@ -228,12 +245,13 @@ def _variance(inverse: _Inverse, information: Information, residuals: bool) -> f
     return 2 * information.loss / freedom if freedom > 0 else np.nan
 
 
-def farthest(information: Information, residuals: bool) -> float:
+def farthest(information: Information, residuals: bool, floor: float = 0.0) -> float:
     """The distance to the maximum in standard errors, by one step of Newton's method: the largest of all linear
-    combinations of the parameters that are determined, sqrt(g^T H^+ g). residuals: as in `infer`."""
-    inverse = _Inverse.of(information.matrix)
+    combinations of the parameters that are determined, sqrt(g^T H^+ g). residuals: as in `infer`. floor: the least
+    variance of a residual."""
+    inverse = Inverse.of(information.matrix)
     decrement = float(np.linalg.norm(inverse.root.T @ information.gradient))
-    return decrement / math.sqrt(max(_variance(inverse, information, residuals), _PERFECT))
+    return decrement / float(np.sqrt(np.maximum(_variance(inverse, information, residuals), floor)))
 
 
 def with_error(coefficient: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:
@@ -243,7 +261,8 @@ def with_error(coefficient: Coefficient, error: float, freedom: float = 0.0) -> 
     p_value = 2 * float(special.stdtr(freedom, -z) if freedom else special.ndtr(-z))
     reach = error * float(-special.stdtrit(freedom, tail) if freedom else -special.ndtri(tail))
     low, high = coefficient.estimate - reach, coefficient.estimate + reach
-    ends = np.exp([low, high]).tolist() if coefficient.effect else (math.nan, math.nan)
+    with np.errstate(over="ignore"):
+        ends = np.exp([low, high]).tolist() if coefficient.effect else (math.nan, math.nan)
     return coefficient._replace(
         std_error=float(error), p_value=p_value, low=low, high=high, ratio_low=ends[0], ratio_high=ends[1]
     )
@@ -283,24 +302,26 @@ def _remarks(
         return texts
     return [
         *texts,
-        f"{far} from the maximum of the likelihood of all rows: {advice}; if it stays so, columns separate the "
-        "classes, or a category has no events, and the maximum does not exist",
+        f"{far} from the maximum of the likelihood of all rows: {advice}columns separate the classes, or a category "
+        "has no events, and the maximum does not exist",
         *_withheld(done, facts, moves),
     ]
 
 
-def undetermined(done: list[Coefficient], rows: Array, information: Information) -> str:
+def undetermined(done: list[Coefficient], rows: Array, inverse: Inverse) -> str:
     """A sentence that names the coefficients that the data do not determine; empty if they determine all. rows
     (terms, d): T."""
-    loose = ~_Inverse.of(information.matrix).determines(rows)
-    contrasts = [(row.column, open_) for row, open_ in zip(done, loose, strict=True) if row.reference]
-    by_column = {name: [open_ for column, open_ in contrasts if column == name] for name, _ in contrasts}
-    empty = ", ".join(name for name, several in by_column.items() if sum(several) == len(several) - 1 > 1)
-    hint = f"; if the reference of {empty} has no rows, choose another one (--reference)" if empty else ""
-    text = (
-        f"not determined, because columns are collinear or never vary{_at_risk(done)}: {_named(done, loose)}"
-    )
-    return f"{text}{hint}" if loose.any() else ""
+    loose = ~inverse.determines(rows)
+    if not loose.any():
+        return ""
+    by_column: dict[tuple[str, str], list[bool]] = {}
+    for row, open_ in zip(done, loose.tolist(), strict=True):
+        if row.reference and row.term != row.reference:
+            by_column.setdefault((row.outcome, row.column), []).append(open_)
+    empty = dict.fromkeys(column for (_, column), terms in by_column.items() if all(terms) and len(terms) > 1)
+    why = f"columns are collinear or hardly vary in their range{_at_risk(done)}"
+    text = f"not determined, because {why}: {_named(done, loose)}"
+    return text + (_ANOTHER.format(", ".join(empty)) if empty else "")
 
 
 def _withheld(done: list[Coefficient], facts: Facts, moves: Array) -> list[str]:
@@ -330,11 +351,14 @@ def where_unclipped(done: Inference) -> Inference:
     return done._replace(rows=rows, remarks=[*done.remarks, *remarks], tests=tests)
 
 
-def _advice(information: Information, curvature: float) -> str:
-    """How a run with steps along gradients comes nearer to the maximum; curvature: as in `infer`."""
+def _advice(information: Information, curvature: float, newton: bool, stopped: bool) -> str:
+    """How a run comes nearer to the maximum, if that exists; curvature and newton: as in `infer`; stopped: whether
+    an estimate may not exist, so near to what is one that Newton's method has ended."""
+    if newton:
+        return "" if stopped else "raise rounds; if it stays so, "
     return (
         "algorithm = newton reaches it in a few rounds; else train for more rounds, with clients.weighting = rows, or "
-        f"with another step-size: with one local step, {_largest_step(information, curvature)}"
+        f"with another step-size: with one local step, {_largest_step(information, curvature)}; if it stays so, "
     )
 
 

@@ -109,7 +109,10 @@ class Information(NamedTuple):
 
     @classmethod
     def unpacked(cls, numbers: Array, d: int) -> "Information":
-        """Inverse of `packed`; ValueError for another number of numbers."""
+        """Inverse of `packed`, also of what 0.2 wrote, without observations and clusters; ValueError for another number
+        of numbers."""
+        if len(numbers) == packed_size(d) - 2:
+            numbers = np.append(np.insert(numbers, _SCALARS - 1, numbers[0]), 0.0)
         gradient, matrix, outer, (clusters,) = np.split(numbers[_SCALARS:], np.cumsum([d, d * d, d * d]))
         scalars, matrices = numbers[:_SCALARS].tolist(), (matrix.reshape(d, d), outer.reshape(d, d))
         return cls._make([*scalars, gradient, *matrices, float(clusters)])

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..arrays import Array
-from ..data.columns import CLIPPED, INDICATOR, REFUSE, Category, Column, Marks, Number
+from ..data.columns import CLIPPED, INDICATOR, REFUSE, ROUNDING, Category, Column, Marks, Number
 from ..data.features import EACH, ROW_SCALINGS, common_factor, completed
 from ..data.schema import Schema
 from ..data.schema_file import parse_schema, to_toml
@@ -18,7 +18,6 @@ from ..data.tables import read_features, similar
 from ..errors import DataError, cause
 from ..randomness import stream
 
-_ROUNDING = 1e-9  # of a value at an end of its range, relative to half the range
 _SPANNING, _INCOMPLETE = 500, 25  # rows, at least; rows that are repeated with missing values
 
 
@@ -73,7 +72,7 @@ class Inputs:
             return self.schema.encode_marked(self._cells(rows))[1]
         if not self.clipped or self.centre is None or self.spread is None:
             return np.zeros((len(rows), self.num_features), np.int8)
-        outside = np.abs((rows - self.centre) / self.spread) > 1 + _ROUNDING
+        outside = np.abs((rows - self.centre) / self.spread) > 1 + ROUNDING
         return CLIPPED * outside.astype(np.int8)
 
     def completed(self, plain: Array) -> Array:

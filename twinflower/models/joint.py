@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import special
-from ..arrays import Array, Index
+from ..arrays import Array, Index, Mask
 from ..errors import SettingError
 from .coefficients import BASELINE, INTERCEPT, Coefficient
 from .facts import Facts
@@ -40,17 +40,23 @@ class JointTest(NamedTuple):
         return f"F({self.freedom}, {self.residuals:g})" if self.residuals else f"chi-squared({self.freedom})"
 
 
-def joint_tests(rows: Sequence[Coefficient], covariance: Array, residuals: float) -> list[JointTest]:
+def joint_tests(
+    rows: Sequence[Coefficient], covariance: Array, residuals: float, gone: Mask
+) -> list[JointTest]:
     """A test for each column of which several coefficients have an error. covariance (terms, terms): theirs. residuals:
-    the degrees of freedom of a residual variance that was estimated; 0 without one."""
-    columns = dict.fromkeys(row.column for row in rows if row.column not in (INTERCEPT, BASELINE))
+    the degrees of freedom of a residual variance that was estimated; 0 without one. gone (terms,): which coefficients
+    may not exist; of their columns there is no test, and of those with a singular covariance, as from too few clusters.
+    """
+    lost = {row.column for row, away in zip(rows, gone, strict=True) if away} | {INTERCEPT, BASELINE}
+    columns = dict.fromkeys(row.column for row in rows if row.column not in lost)
     places = {name: _estimated(rows, name) for name in columns}
     estimates = np.array([row.estimate for row in rows])
-    return [
-        _wald(name, estimates[own], covariance[np.ix_(own, own)], residuals)
+    tests = [
+        (_wald(name, estimates[own], covariance[np.ix_(own, own)], residuals), len(own))
         for name, own in places.items()
         if len(own) > 1
     ]
+    return [test for test, terms in tests if test.freedom == terms]
 
 
 def _estimated(rows: Sequence[Coefficient], column: str) -> Index:
@@ -76,8 +82,9 @@ def likelihood_ratio(model: Facts, nested: Facts) -> JointTest:
     for which, facts in (("the model", model), ("the nested model", nested)):
         if not (facts.converged and facts.log_likelihood is not None):
             raise SettingError(
-                f"{which} of a likelihood-ratio test must be at the maximum of the likelihood: train it with algorithm "
-                "= newton, evaluation.standard-errors = true and without privacy, penalty and class weights"
+                f"{which} of a likelihood-ratio test must be at the maximum of the likelihood, which must exist: train "
+                "it with algorithm = newton, evaluation.standard-errors = true and without privacy, penalty and class "
+                "weights, and leave out columns that separate the classes"
             )
     if model.rows != nested.rows:
         raise SettingError(

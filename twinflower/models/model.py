@@ -27,7 +27,7 @@ from ..problems.losses import ClassWeighted, Poisson
 from ..problems.objectives import LinearModel
 from .coefficients import Coefficient, compared, spans
 from .facts import UNKNOWN, Facts
-from .inference import Estimates, Inference, infer, where_unclipped
+from .inference import Estimates, Inference, Inverse, infer, where_unclipped
 from .inference import undetermined as loose_terms
 from .information import Information
 from .inputs import Inputs
@@ -46,7 +46,7 @@ _CLASS_WEIGHTS = (
 )
 
 FEW_CLUSTERS = 40  # Cameron and Miller, J. Human Resources 2015: few is from less than 20 to less than 50
-_NEWTON = ("newton", "newton-path")
+_LEAST_CLASS = 0.5
 _WEIGHTLESS = "with weight 0"
 _NO_OUTER = "the sites did not send the sums that these follow from: train with newton.robust = true"
 
@@ -215,7 +215,7 @@ def inferred(
     """The coefficients of a model, the facts about them and remarks; see `TrainedModel.coefficients`."""
     done = _inferred(replace(model, inputs=compared(model.inputs, references or {})), robust)
     trained = {name: getattr(model.facts, name) for name in ("events", "dropped", "clipped")}
-    rows = done.facts.rows or model.facts.rows
+    rows = model.facts.rows if done.facts.rows is None else done.facts.rows
     if weightless := (model.facts.rows or 0) - (rows or 0):
         trained["dropped"] = {**model.facts.dropped, _WEIGHTLESS: weightless}
     facts = done.facts._replace(rows=rows, **trained)
@@ -229,7 +229,8 @@ def undetermined(model: TrainedModel) -> str:
     if not isinstance(model.information, Information) or model.inputs.factor is None:
         return ""
     kept = list(model.selected or range(len(model.x)))
-    return loose_terms(model._table(), _differentials(model)[:, kept], model.information.at(kept))
+    inverse = Inverse.of(model.information.at(kept).matrix)
+    return loose_terms(model._table(), _differentials(model)[:, kept], inverse) if inverse.empty.size else ""
 
 
 def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTest:
@@ -247,13 +248,17 @@ def nested_test(model: TrainedModel, nested: TrainedModel, name: str) -> JointTe
         f"{name} has another likelihood: for a likelihood-ratio test the objective's settings, the label with its "
         "range and exposure, and the weights must be the same",
     )
-    test = likelihood_ratio(inferred(model).facts, inferred(nested).facts)
-    same = [
-        (*map(own.origin.get, ("seed", "labels")), own.facts.events, own.facts.dropped)
-        for own in (model, nested)
-    ]
+    whole, part = (own.origin.get("columns", {}) for own in (model, nested))
+    other = [name for name in part if whole.get(name) not in (None, part[name])]
     require(
-        same[0] == same[1],
+        not other,
+        f"{name} is not nested in the model: other values, ranges or categories of column {', '.join(other)}",
+    )
+    test = likelihood_ratio(inferred(model).facts, inferred(nested).facts)
+    same = [(own.origin.get("seed"), own.facts.events, own.facts.dropped) for own in (model, nested)]
+    labels = {own.origin["labels"] for own in (model, nested) if "labels" in own.origin}
+    require(
+        same[0] == same[1] and len(labels) < 2,
         "both models of a likelihood-ratio test must be trained on the same rows; these have other seeds, labels "
         "or rows left out",
     )
@@ -282,7 +287,8 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     require(not (robust and unsent), f"there are no robust standard errors: {_NO_OUTER}")
     done = infer(
         coefficients, rows[:, kept], information.at(kept), model.residuals, robust or weighted, spans(model.inputs),
-        _count_curvature(model, information), str(model.origin.get("algorithm")) in _NEWTON,
+        _count_curvature(model, information), model.origin.get("algorithm") == "newton",
+        float(np.finfo(model.x.dtype).eps), model.inputs.factor or 1.0, _unseen(model, information),
     )  # fmt: skip
     done = done._replace(
         facts=done.facts._replace(log_likelihood=_log_likelihood(model, done.facts, weighted))
@@ -292,6 +298,16 @@ def _inferred(model: TrainedModel, robust: bool) -> Inference:
     )
     about += [f"class weights need robust standard errors: {_NO_OUTER}"] * (weighted and unsent)
     return done._replace(remarks=[*about, *done.remarks])
+
+
+def _unseen(model: TrainedModel, information: Information) -> list[str]:
+    """The classes of a multinomial model to which it gives less than half a row in all: no row has them."""
+    outputs, bias = model._model.outputs, model.inputs.bias
+    if not (model._model.loss.classifies and outputs > 1 and bias) or model.selected:
+        return []
+    features = len(model.x) // outputs
+    ones = np.diag(information.matrix)[features - 1 :: features] / (model.inputs.factor or 1.0) ** 2
+    return [str(name) for name, rows in zip(model.classes, ones, strict=True) if rows < _LEAST_CLASS]
 
 
 def _clustered(model: TrainedModel, clusters: int) -> list[str]:

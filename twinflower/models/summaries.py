@@ -241,15 +241,23 @@ class Summaries(NamedTuple):
         return cls(layouts[0], *ends, sum(rows), float(np.hypot.reduce(sigmas)))
 
     @property
-    def _rows_variance(self) -> float:
-        """The variance of the noise in the rows of one of several groups, which are fitted to those of all."""
-        return self.sigma**2 * (1 - 1 / len(self.layout.groups))
+    def rows_covariance(self) -> float:
+        """The covariance of the noise in the rows of two groups, which are fitted to the number of all rows."""
+        return -(self.sigma**2) / len(self.layout.groups)
 
-    def fitted_noise(self, variable: Variable) -> Array:
-        """The covariance (cells, cells) of the noise in the counts of a column in one of several groups, which are
-        fitted to the rows of the group: C - J C + J R / m with the noise C and J = 1 1^T / m, R that of the rows."""
-        mean = np.full((variable.cells, variable.cells), 1 / variable.cells)
-        return self.sigma**2 * (np.eye(variable.cells) - mean) + self._rows_variance / variable.cells * mean
+    @property
+    def _rows_variance(self) -> float:
+        """The variance of the noise in the rows of one of several groups."""
+        return self.sigma**2 + self.rows_covariance
+
+    def fitted_noise(self, variable: Variable) -> tuple[Array, Array]:
+        """The covariances (cells, cells) of the noise in the counts of a column, which are fitted to the rows of a
+        group: within one of several groups and between two, s^2 (I - J) + R J / m and R' J / m for the noise s, m cells
+        with J = 1 1^T / m, and the variance R and covariance R' of the rows."""
+        m = variable.cells
+        mean = np.full((m, m), 1 / m)
+        own = self.sigma**2 * (np.eye(m) - mean) + self._rows_variance / m * mean
+        return own, self.rows_covariance / m * mean
 
     def lines(self) -> Iterator[Line]:
         """What is known of all rows together (group "all") and of each group."""

@@ -16,6 +16,7 @@ _MOST_STEPS = 100_000
 _SMALLEST_STEP = 1e-12
 _EMPTY = 1e-10  # an eigenvalue of the scaled matrix, relative to the largest, below which a direction has no curvature
 _SAME = 1e-13  # the same, where a direction is none of a matrix without rounding
+_TINY = 3e-7  # a root of the diagonal, relative to the largest, that is rounding of sums over rows
 _MOST_CHANGES = 20_000
 _POLISHED_EVERY = 50
 _KINK = 1e-7  # relative change of a point by which the slope of a prox is found
@@ -162,11 +163,14 @@ def _still(matrix: Array, signs: Array) -> tuple[Array, Array]:
 
 
 def spectrum(matrix: Array) -> tuple[Array, Array, Array]:
-    """The roots of the diagonal (d,), 1 for 0, and the eigenvalues (d,), ascending, and eigenvectors (d, d) of the
-    matrix that is scaled to a unit diagonal."""
+    """The roots of the diagonal (d,), and the eigenvalues (d,), ascending, and eigenvectors (d, d) of the matrix that
+    is scaled to a unit diagonal. An entry of the diagonal that is rounding beside the largest counts as 0, with root 1.
+    """
     scale = np.sqrt(np.maximum(np.diag(matrix), 0.0))
-    scale[scale == 0] = 1.0
-    return scale, *np.linalg.eigh(matrix / np.outer(scale, scale))
+    empty = scale <= _TINY * scale.max(initial=0.0)
+    scale[empty] = 1.0
+    kept = np.where(empty[:, None] | empty, 0.0, matrix / np.outer(scale, scale))
+    return scale, *np.linalg.eigh(kept)
 
 
 class _Search:

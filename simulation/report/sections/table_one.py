@@ -104,7 +104,8 @@ def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> lis
 
 def _mean(line: Mapping[str, str]) -> str:
     """Mean and deviation, with the number of values where some are withheld."""
-    return _numbers(f"{{}} ({{}}){_size(line)}", line, {"mean": "mean_noise", "deviation": "deviation_noise"})
+    noise = "deviation_noise" if "deviation_noise" in line else "mean_noise"  # of an older run
+    return _numbers(f"{{}} ({{}}){_size(line)}", line, {"mean": "mean_noise", "deviation": noise})
 
 
 def _count(line: Mapping[str, str]) -> str:
@@ -122,7 +123,7 @@ def _size(line: Mapping[str, str]) -> str:
 
 def _numbers(text: str, line: Mapping[str, str], errors: Mapping[str, str]) -> str:
     """The text with these values, by the names of their errors, with as many digits as these support."""
-    values = [(float(line[key]), float(line.get(error, 0))) for key, error in errors.items()]
+    values = [(float(line[key]), float(line[error])) for key, error in errors.items()]
     if values[0][0] != values[0][0]:
         return "-"
     return text.format(*("-" if value != value else rounded(value, error) for value, error in values))
