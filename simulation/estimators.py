@@ -184,7 +184,7 @@ class Federated(Nested):  # type: ignore[misc]
         if apart is not None and not apart <= CONVERGED:
             self._warns(
                 f"has not converged in {run.round} rounds: its scores are up to {apart:.2g} standard errors from those "
-                f"at the optimum; {CONVERGED:g} is converged. Raise rounds; if that does not help, it may need a penalty"
+                f"at the optimum; {CONVERGED:g} is converged. Raise rounds; else the optimum may need a penalty"
             )
 
     def _warns(self, text: str) -> None:

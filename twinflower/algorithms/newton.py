@@ -12,7 +12,7 @@ client keeps     nothing
        receives  z (..., d)
        sends     its number of rows, l_i, whether the maximum of the likelihood exists, how many rows have a weight
                  above 0, g_i (..., d), the entries of H_i (..., d (d + 1) / 2) on and above the diagonal, and with
-                 `robust` those of the sum of g_j g_j^T, with g_j a row's gradient or a group's, and the number of groups
+                 `robust` those of the sum of g_j g_j^T, with g_j the gradient of a row or group, and how many groups
 server keeps     x, z, s, the objective at x and its predicted decrease, and the sums over all rows at x
 Every client is needed in every round: losses of two rounds can be compared only if they are those of the same rows.
 
