@@ -186,6 +186,7 @@ def ours(
     method: str,
     schedule: LocalSchedule,
     privacy: str = "public-state",
+    noise: str = "independent",
 ) -> Net:
     """One of our methods, by the name of its classes."""
     private = relation != "none"
@@ -195,15 +196,17 @@ def ours(
     )
     objective = ModuleObjective(run.net(), row_shape=(1, 8, 8), clip_norm=CLIP_NORM if private else 0.0)
 
+    @cache
+    def plan(rows: int) -> Plan:
+        """That of a site with so many rows."""
+        workloads, asked = schedule.workloads([rows]), [[0]] * run.rounds
+        return Plan.of(algorithm, bounds(relation), workloads, asked, Target(run.epsilon, DELTA, noise=noise))
+
     def client_fn(context: Context):
         """The client of a node, with a guard if the run is private."""
         i = int(context.node_config["partition-id"])
         rows = load_data(i, SITES)
-        guard = None
-        if private:
-            workloads, asked = schedule.workloads([len(rows.labels)]), [[0]] * run.rounds
-            plan = Plan.of(algorithm, bounds(relation), workloads, asked, Target(run.epsilon, DELTA))
-            guard = plan.guard(0, ContextLedger(context.state))
+        guard = plan(len(rows.labels)).guard(0, ContextLedger(context.state)) if private else None
         client = getattr(clients, f"{method}Client")
         return client(
             context, algorithm, objective, rows, objective.start(), i, SITES, schedule, run.seed, guard
@@ -279,10 +282,12 @@ class Row(NamedTuple):
         )
 
 
-SGD, ALL = LocalSchedule(16, 8), LocalSchedule(0, 1)
+SGD, ALL, IN_ORDER = LocalSchedule(16, 8), LocalSchedule(0, 1), LocalSchedule(16, 8, fresh=False)
 FLOWER, OPACUS = "FedAvg of Flower", "FedAvg of Flower, Opacus"
 flower_sgd, flower_all = partial(plain_flower, batch=16, steps=8), partial(plain_flower, batch=0, steps=1)
 our_sgd, our_all = partial(ours, schedule=SGD, privacy="gradient"), partial(ours, schedule=ALL)
+our_banded = partial(ours, method="FedAvg", schedule=IN_ORDER, privacy="gradient", noise="banded")
+BANDED = "FedAvg, banded noise, 8 steps of 16"
 ADD, REPLACE = "add or remove", "replace"
 ROWS = [
     Row(f"{FLOWER}, 8 steps of 16", "none", "momentum", (1.0, 0.6), flower_sgd),
@@ -300,6 +305,7 @@ ROWS = [
     Row(
         "FedPDM, noisy gradients, 8 steps of 16", ADD, "rho", (0.25, 0.05), partial(our_sgd, method="FedPDM")
     ),
+    Row(BANDED, ADD, "momentum", (0.5, 0.8), our_banded),
     Row(f"{OPACUS}, 1 step on all", ADD, "momentum", (8.0, 0.3), flower_all),
     Row("FedAvg, 1 step on all", ADD, "momentum", (4.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", ADD, "rho", (2.0, 0.05), partial(our_all, method="FedPDM")),
@@ -319,6 +325,7 @@ ROWS = [
         (0.5, 0.1),
         partial(our_sgd, method="FedPDM"),
     ),
+    Row(BANDED, REPLACE, "momentum", (0.25, 0.9), our_banded),
     Row(f"{OPACUS}, 1 step on all", REPLACE, "momentum", (8.0, 0.0), flower_all),
     Row("FedAvg, 1 step on all", REPLACE, "momentum", (2.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", REPLACE, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
