@@ -6,6 +6,7 @@ may be missing, it also stores for which sum it has opened its shares of a round
 other one.
 """
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,6 +26,11 @@ from .steps import Arrays, Metrics
 from .store import CompletedRound, StateStore
 
 _INBOX, _SURVIVORS = "inbox", "survivors"  # metrics of a stored round, and of the sum in which it was opened
+_KEYS = "keys"  # a metric: digest of the session's keys, with which the message was masked
+
+
+def _digest_of(session: Session) -> str:
+    return hashlib.sha256(session.agreed).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,8 @@ class SumClient(AlgorithmClient):
                 f"round {request.round} is asked again, and with another point than the first time"
             )
         if self.masks:
-            self._session(self.masks, request.session, config.get("roster"))
+            session = self._session(self.masks, request.session, config.get("roster"))
+            self._check_keys(done, session)
         arrays, rows, metrics = super().fit(parameters, config)
         if self.recovery and self._joined and arrays:
             metrics |= {"dealt": self.recovery.deal(self._joined[2], request.round, inbox_digest(parameters))}
@@ -113,9 +120,18 @@ class SumClient(AlgorithmClient):
             )
         survivors = recovery.survivors(config[_SURVIVORS], self.client)
         session = self._session(masks, request.session, config.get("roster"))
+        self._check_keys(done, session)
         with self.store.locked(request.session):
             self._decide(request, config[_SURVIVORS].hex())
         return recovery.open(session, request.round, bytes.fromhex(point), survivors)
+
+    def _check_keys(self, done: CompletedRound | None, session: Session) -> None:
+        """ReplyError if a stored message of the round was masked with other keys than those of this session."""
+        known = done.metrics.get(_KEYS) if done else None
+        if self.recovery and known is not None and known != _digest_of(session):
+            raise ReplyError(
+                "the message of this round has masks of other keys: a site has lost its key; start anew"
+            )
 
     def _decide(self, request: RoundRequest, survivors: str) -> None:
         """Store for which sum this site opens its shares of a round, before it does."""
@@ -147,4 +163,5 @@ class SumClient(AlgorithmClient):
 
     def _measured(self, report: Report, parameters: Arrays) -> Metrics:
         """Add a digest of the parameters, to detect a request for the same round with other parameters."""
-        return super()._measured(report, parameters) | {_INBOX: inbox_digest(parameters).hex()}
+        keys = {_KEYS: _digest_of(self._joined[2])} if self.recovery and self._joined else {}
+        return super()._measured(report, parameters) | {_INBOX: inbox_digest(parameters).hex()} | keys

@@ -127,7 +127,7 @@ def run(
 
 @app.command("tune")
 def tune_(
-    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a [grid] table")],
+    experiment: Annotated[Path, typer.Argument(help="an experiment's TOML with a table called grid")],
     out: Annotated[Path | None, output("file to write (default: NAME-tuned.toml here)")] = None,
     data_dir: DataDir = "",
     jobs: Annotated[int, typer.Option(help="points at a time, each in its own process; 0: one per core")] = 1,

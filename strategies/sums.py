@@ -80,6 +80,7 @@ class SumStrategy(StarStrategy):
         good, rejected = super()._received(round_, replies)
         if self.recovery is None:
             return good, rejected
+        _check_complete(good, round_)
         out = _left_out(good, self.recovery)
         good = {client: upload for client, upload in good.items() if client not in out}
         rejected |= out
@@ -117,15 +118,37 @@ class SumStrategy(StarStrategy):
         return recovery.mask(survivors, dealt, opened, count, words)
 
 
+def _before(good: dict[int, Upload]) -> str:
+    """The survivors for whose sum most of these sites have opened their shares before an interruption; empty if none
+    has."""
+    before = Counter(str(own) for upload in good.values() if (own := upload.metrics.get("survivors")))
+    return before.most_common(1)[0][0] if before else ""
+
+
+def _check_complete(good: dict[int, Upload], round_: int) -> None:
+    """AbsentError if a site is missing from the sum for which others have opened their shares: no other sum of the
+    round can be read any more, and to ask for one would leave none."""
+    named = _before(good)
+    away = [
+        place
+        for place in range(len(named) // 2)
+        if named[2 * place : 2 * place + 2] == "01" and place not in good
+    ]
+    if away:
+        raise AbsentError(
+            f"round {round_}: before the interruption sites opened their shares for a sum with client {away[0]}, which "
+            "is missing: the run stops, and can go on when that site is back"
+        )
+
+
 def _left_out(good: dict[int, Upload], recovery: Recovery) -> dict[int, str]:
     """The clients whose messages cannot be in the sum, with the reason: those that deal no shares, and in a round that
     was begun before an interruption, those for which most sites have not opened theirs."""
     dealt = [upload.metrics.get("dealt") for upload in good.values()]
     whole = [type(own) is bytes and len(own) == recovery.dealt_size for own in dealt]
     out = {client: "it dealt no shares" for client, own in zip(good, whole, strict=True) if not own}
-    before = Counter(str(own) for upload in good.values() if (own := upload.metrics.get("survivors")))
-    if before:
-        named, _ = before.most_common(1)[0]
+    named = _before(good)
+    if named:
         out |= {
             client: "it came back after the sum of the round was read without it"
             for client in good

@@ -378,6 +378,34 @@ def test_a_run_that_goes_on_reads_the_sum_that_was_opened_before():
     assert grid.charges(3) == grid.charges(8) == [1, 2, 3, 4]
 
 
+def test_a_run_goes_on_only_with_all_sites_of_the_sum_that_was_opened():
+    """Seven sites have opened their shares for a sum over all ten. If one of these is away afterwards, the others are
+    asked for no other sum, which would leave none to read: when it is back, the run goes on."""
+    setup = prepare(parse(TEN))
+    grid, training = Dying(setup, dict.fromkeys((3, 5, 8), (2, RECOVERY, 99))), Training()
+    with pytest.raises(AbsentError, match="8 sites must open their shares, and only 7 did"):
+        models(setup, grid, training=training)
+    grid.now, grid.dead = 0, {0: (2, BEFORE, 99)}
+    with pytest.raises(AbsentError, match="opened their shares for a sum with client 0, which is missing"):
+        models(setup, grid, training=training)
+    grid.now, grid.dead = 0, {}
+    assert_array_equal(models(setup, grid, training=training), on_arrays(setup, {})[1:])
+    assert grid.charges(0) == grid.charges(5) == [1, 2, 3, 4]
+
+
+def test_messages_with_masks_of_other_keys_are_in_no_sum():
+    """A site loses its key between its message and the opening: the sum of the round would be noise."""
+    setup = prepare(parse(TEN))
+    grid, training = Dying(setup, dict.fromkeys(range(10), (2, RECOVERY, 99))), Training()
+    with pytest.raises(AbsentError, match="8 sites must open their shares, and only 0 did"):
+        models(setup, grid, training=training)
+    grid.now, grid.dead, state = 0, {}, grid.context(4).state
+    for key in [key for key in state if key != "twinflower.ledger"]:
+        del state[key]
+    with pytest.raises(AbsentError, match="has masks of other keys: a site has lost its key; start anew"):
+        models(setup, grid, training=training)
+
+
 def test_a_reply_without_what_it_must_deal_is_left_out():
     """As if it had not come."""
 

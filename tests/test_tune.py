@@ -11,9 +11,11 @@ from twinflower.errors import SettingError
 from twinflower.simulation.cli import tune_
 from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort
+from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.tuning import scoring
 from twinflower.simulation.tuning.grid import read_tuning, tune, uneven
+from twinflower.simulation.tuning.scoring import Scorer
 from twinflower.simulation.tuning.validation import held_out
 
 FILE = """
@@ -229,8 +231,8 @@ def test_a_file_tuned_by_a_column_can_be_tuned_again(tmp_path):
         ("[0.001, 1.0]", "0.5", "grid must be keys with lists of values, such as .*; got {'step-size': 0.5}"),
         (
             "step-size",
-            "alpha",
-            "grid: 'alpha' is no setting of the curve 'pdm', which would have fewer points",
+            "mu",
+            "grid: 'mu' is no setting of the curve 'pdm', which would have fewer points",
         ),
         ("step-size = [0.001, 1.0]", "", "nothing to tune: no curve has a grid"),
         (
@@ -330,8 +332,37 @@ def test_an_interrupted_tuning_goes_on_with_the_scores_that_are_known(file, tmp_
 
 def test_the_command_resumes_only_what_was_interrupted(file, tmp_path):
     out = tmp_path / "tuned.toml"
-    with pytest.raises(SettingError, match=r"no tuning to resume: .*tuned.scores does not exist"):
+    journal = tmp_path / "tuned.toml.scores"
+    with pytest.raises(SettingError, match=r"no tuning to resume: .*tuned.toml.scores does not exist"):
         tune_(file, out=out, data_dir="", resume=True)
-    out.with_suffix(".scores").write_text("")
+    journal.write_text("12\n")
+    with pytest.raises(
+        SettingError, match="scores of an interrupted tuning: go on with --resume, or remove the file"
+    ):
+        tune_(file, out=out, data_dir="", jobs=1)
+    assert journal.exists()
     tune_(file, out=out, data_dir="", jobs=1, resume=True)
-    assert out.is_file() and not out.with_suffix(".scores").exists()
+    assert out.is_file() and not journal.exists()
+
+
+def test_a_value_that_is_there_twice_changes_no_other_score(file):
+    plain = tomllib.loads(tune(read_tuning(file), say=lambda line: None))["scores"]
+    file.write_text(FILE.replace("[0.001, 1.0]", "[0.001, 0.001, 1.0]"))
+    twice = tomllib.loads(tune(read_tuning(file), say=lambda line: None))["scores"]
+    assert {label: dict(rows) for label, rows in twice.items()} == {
+        label: dict(rows) for label, rows in plain.items()
+    }
+
+
+def test_scores_are_those_of_the_files_that_the_settings_name(tmp_path):
+    """Files of the same settings otherwise, and a file whose rows have changed, have other scores."""
+    keys = {"data.name": "tables", "data.schema": "s.toml"}
+    configs = []
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.csv").write_text(f"x\n{name}\n")
+        configs.append(parse(keys | {"data.files": str(tmp_path / f"{name}.csv")}))
+    scorer = Scorer([0], 0.2, "accuracy")
+    first, second = map(scorer._key, configs)
+    assert first != second
+    (tmp_path / "a.csv").write_text("x\nlonger\n")
+    assert scorer._key(configs[0]) != first and scorer._key(configs[1]) == second

@@ -16,7 +16,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.settings import check, parse, parse_run_config
 from twinflower.simulation.settings.config import configured
 from twinflower.simulation.settings.reader import merge
-from twinflower.simulation.tuning.grid import held_out
+from twinflower.simulation.tuning.validation import held_out
 
 UNEQUAL = {"partition.name": "sizes", "partition.sizes": "15,300,30,12,90,400,60,25"}
 PERSONAL = methods_of("personal")  # the mean of their models is no optimum

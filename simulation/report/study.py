@@ -22,6 +22,7 @@ from ..results.reading import read_clients, read_config, read_rows, read_summary
 from ..runs.privacy import accounts, spent
 from ..runs.setup import PreparedRun
 from ..settings import Config
+from ..settings.config import FILES
 from ..settings.experiment import Experiment
 from .document import Section
 
@@ -171,13 +172,15 @@ def rows_of(config: Config) -> str:
 def _pooled(
     groups: Mapping[Path, Mapping[Path, StoredRun]], left_out: dict[str, None]
 ) -> dict[Path, dict[Path, StoredRun]]:
-    """The groups with the same settings but for the seed as one, under the first one's folder."""
+    """The groups with the same settings but for the seed, and files of the same names, as one, under the first one's
+    folder."""
     pooled: dict[Path, dict[Path, StoredRun]] = defaultdict(dict)
     places: dict[str, Path] = {}
     seeds: set[tuple[Path, int]] = set()
     for folder, runs in groups.items():
         for path, run in runs.items():
-            settings = json.dumps({**run.config.unusual, "seed": 0}, sort_keys=True)
+            files = {key: Path(str(value)).name for key, value in run.config.items().items() if key in FILES}
+            settings = json.dumps([{**run.config.unusual, "seed": 0}, files], sort_keys=True)
             place = places.setdefault(settings, folder)
             if (place, run.config.seed) in seeds:
                 left_out[f"{path} is left out: another run has its settings and its seed"] = None

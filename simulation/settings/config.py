@@ -24,6 +24,7 @@ from twinflower.settings import Value, build, changed
 from .catalogue import CATALOGUE, CHOICES, CHOSEN, DEFAULTS, PLAIN, TOP, applying, kind_of
 from .sections import Clients, Evaluation, Local, NoPrivacy, Output, Private, Server
 
+FILES = ("data.files", "data.file", "data.test-file", "data.schema")  # their names say which rows there are
 DEFAULT_CLIENTS = 10  # used if clients.count is 0 and there are no Flower nodes to count
 PATHS = (
     "data.dir",

@@ -207,6 +207,8 @@ def _check_grids(tuning: Tuning) -> None:
     for curve, grid in zip(tuning.raw["curve"], grids, strict=True):
         foreign = sorted((common.keys() & grid.keys()) - set(counting_words(tuning.choices(curve))))
         if foreign:
+            if not any(foreign[0] in counting_words(tuning.choices(other)) for other in tuning.raw["curve"]):
+                resolve(foreign[0], tuning.choices(curve))  # refuses what no curve has
             raise SettingError(
                 f"grid: '{foreign[0]}' is no setting of the curve '{tuning.label(curve)}', which would have fewer "
                 "points: move it from [grid] to the grids of the curves that have it, or write grid = {} in a curve "

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from glob import glob
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..runs.setup import PreparedRun, prepare_seeds
 from ..runtimes import cohort
 from ..runtimes.curves import workers
 from ..settings import Config
+from ..settings.config import FILES
 from .validation import held_out
 
 COLUMNS = ("node_error", "distance", "optimality", "suboptimality")
@@ -43,43 +45,53 @@ class Scorer:
         for line in self.journal.read_text(encoding="utf-8").splitlines() if self.journal else []:
             try:
                 key, values, why = json.loads(line)
-            except ValueError:
+            except (ValueError, TypeError):
                 continue
             self.known[key] = values, why
 
     def scores(self, configs: Sequence[Config]) -> Iterator[Outcome]:
         """The outcome of each configuration, in this order, as they become known."""
         keys = [self._key(config) for config in configs]
-        new = [place for place, key in enumerate(keys) if key not in self.known]
+        new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self.known}
         attempt = partial(attempted, seeds=self.seeds, share=self.share, by=self.by)
         several = workers(min(self.jobs, len(new)), None) if min(self.jobs, len(new)) > 1 else nullcontext()
         with several as pool:
-            found = (pool.map if pool else map)(attempt, [configs[place] for place in new])
+            found = (pool.map if pool else map)(attempt, new.values())
             for key in keys:
                 if key not in self.known:
                     self._keep(key, next(found))
                 yield self.known[key]
 
     def _key(self, config: Config) -> str:
-        """A digest of what the score depends on, apart from the rows."""
-        text = json.dumps([config.unusual, self.seeds, self.share, self.by], sort_keys=True)
+        """A digest of what the score depends on: the settings, the files that they name, and the rule."""
+        text = json.dumps([config.digest, _read_files(config), self.seeds, self.share, self.by])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _keep(self, key: str, outcome: Outcome) -> None:
         self.known[key] = outcome
         if self.journal:
             with self.journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, *outcome]) + "\n")
+                file.write("\n" + json.dumps([key, *outcome]))
+
+
+def _read_files(config: Config) -> list[str]:
+    """The size and the time of the last change of every file that the settings name."""
+    named = [str(value) for key, value in config.items().items() if key in FILES and value]
+    named += [name.partition(":")[2] for name in [config.objective.name] if name.startswith("torch:")]
+    found = [Path(file) for pattern in named for file in sorted(glob(str(Path(pattern).expanduser())))]
+    return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in found]
 
 
 def journal_of(path: Path, resume: bool, charged: bool) -> Path | None:
-    """Where scores are kept until the tuned file at `path` is written: NAME.scores beside it, emptied unless the tuning
-    is resumed. None for a charged tuning, which cannot be resumed."""
-    journal = path.with_suffix(".scores")
+    """Where scores are kept until the tuned file at `path` is written: PATH.scores. None for a charged tuning, which
+    cannot be resumed. SettingError if there are scores of an interrupted tuning that is not to be resumed."""
+    journal = path.with_name(f"{path.name}.scores")
     require(not (resume and charged), "a tuning that is charged cannot be resumed: leave out --resume")
     require(not resume or journal.is_file(), f"there is no tuning to resume: {journal} does not exist")
-    if not resume:
-        journal.unlink(missing_ok=True)
+    require(
+        resume or charged or not journal.exists(),
+        f"{journal} has scores of an interrupted tuning: go on with --resume, or remove the file",
+    )
     return None if charged else journal
 
 

@@ -29,6 +29,7 @@ from .joint import JointTest, joint_tests
 from .printed import TESTS, aligned, by_outcome, headings, tested
 
 _EMPTY = 1e-10  # an eigenvalue of the scaled information, relative to the largest, below which there is no information
+_ROUNDINGS = 30.0  # the same, in units of rounding of the entries
 _DETERMINED = 1e-6  # share of a row of T in directions without information, up to which it is rounding
 _PERFECT = 4.0  # units of rounding of the loss of a row, up to which a fit is perfect
 _FAR = 0.01  # standard errors, log odds or log rates between an estimate and the maximum, from which a remark says so
@@ -112,10 +113,10 @@ class Inverse(NamedTuple):
     empty: Array
 
     @classmethod
-    def of(cls, matrix: Array) -> "Inverse":
-        """The inverse of a symmetric matrix (d, d) without negative eigenvalues."""
+    def of(cls, matrix: Array, rounding: float = 0.0) -> "Inverse":
+        """The inverse of a symmetric matrix (d, d) without negative eigenvalues; rounding: that of its entries."""
         scale, values, vectors = spectrum(matrix)
-        good = values > _EMPTY * max(values[-1], 0.0)
+        good = values > max(_EMPTY, _ROUNDINGS * rounding) * max(values[-1], 0.0)
         return cls(scale, vectors[:, good] / np.sqrt(values[good]) / scale[:, None], vectors[:, ~good])
 
     @property
@@ -149,7 +150,7 @@ def infer(
     the maximum, where the curvature at another model says little about it; else 0. newton: whether the model was
     trained by Newton's method. rounding: that of the losses, relative to 1. unit: the score of an entry of x that is 1
     for a feature of 1. unseen: classes without rows, beside which no coefficient exists."""
-    inverse = Inverse.of(information.matrix)
+    inverse = Inverse.of(information.matrix, rounding)
     freedom = information.observations - inverse.rank
     loose = undetermined(coefficients, rows, inverse)
     known = inverse.determines(rows)
@@ -182,16 +183,17 @@ def infer(
         with_error(coefficient, error, freedom if exact else 0.0)
         for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    stopped = bool(gone.any()) and (facts.distance or 0.0) < 1
+    stopped = bool(gone.any()) and farthest(information, residuals) < 1
     advice = _advice(information, curvature, newton, stopped)
     remarks = _remarks(done, loose, information, facts, moves, advice)
     remarks += [_HIDDEN] * (hidden and not gone.any())
     remarks += [
         f"no row has the class {name}: take it out of the schema's classes" for name in sorted(unseen)
     ]
-    remarks += ["the model predicts every label exactly, so there are no standard errors"] * perfect
+    remarks += ["the model predicts every label up to rounding, so there are no standard errors"] * perfect
     tests = joint_tests(done, covariance, freedom if exact else 0.0, gone)
     clusters = int(information.clusters) if robust else 0
+    tests = [test for test in tests if not clusters or test.freedom < clusters]
     return Inference(done, remarks, facts=facts, tests=tests, robust=robust, clusters=clusters)
 
 

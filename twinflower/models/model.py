@@ -229,7 +229,7 @@ def undetermined(model: TrainedModel) -> str:
     if not isinstance(model.information, Information) or model.inputs.factor is None:
         return ""
     kept = list(model.selected or range(len(model.x)))
-    inverse = Inverse.of(model.information.at(kept).matrix)
+    inverse = Inverse.of(model.information.at(kept).matrix, float(np.finfo(model.x.dtype).eps))
     return loose_terms(model._table(), _differentials(model)[:, kept], inverse) if inverse.empty.size else ""
 
 
