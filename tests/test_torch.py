@@ -390,6 +390,33 @@ def test_an_embedding_gets_whole_numbers(clip_norm):
     objective.check_rows(doubles)
 
 
+class Far(nn.Module):
+    """An embedding of a few columns of whole numbers of any size, modulo 1,000."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(1000, 4), nn.Linear(4, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.last(self.table(rows.abs() % 1000).mean(-2))
+
+
+def test_large_whole_numbers_keep_their_value_and_no_number_is_an_error():
+    """In single precision, PyTorch's default; a private run clips what no module could take."""
+    torch.manual_seed(5)
+    objective = ModuleObjective(Far(), clip_norm=1.0)
+    features = np.array([[16_777_217, 3], [123_456_789, 5]])
+    rows, x = Batch(features, np.array([0, 1])), objective.start()
+    doubles = rows._replace(features=features.astype(float))
+    assert_array_equal(objective.losses(x, doubles), objective.losses(x, rows))
+    objective.check_rows(rows)
+    for wild in (1e300, -1e300, np.nan, np.inf):
+        grad = objective.grad(x, rows._replace(features=np.array([[wild, 3.0], [1.0, 2.0]])))
+        assert np.isfinite(grad).all()
+    plain = ModuleObjective(Far())
+    plain.check_rows(Batch(np.zeros((0, 2)), np.zeros(0, int)))
+
+
 def test_a_client_trains_an_embedding():
     """Its rows are doubles by then; one step of FedAvg is one of gradient descent."""
     objective, rows = ModuleObjective(Words().double()), word_rows()

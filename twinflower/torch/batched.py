@@ -31,6 +31,11 @@ Dims = tuple[int | None, ...]
 OfClient = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+def _whole_numbers(features: NDArray[Any]) -> NDArray[np.int64]:
+    """The features as whole numbers within what `_check_far` tries; 0 for NaN."""
+    return np.clip(np.nan_to_num(features), -_FAR, _FAR).astype(np.int64)
+
+
 class Work(NamedTuple):
     """The tensors of a computation over clients: points, features, labels and weights.
 
@@ -246,8 +251,10 @@ class Batched:
         cores = ((x, 1), (rows.features, 2), (rows.labels, 1), (weights, 1))
         lead = np.broadcast_shapes(*(array.shape[:-core] for array, core in cores))
         parts = [stacked(array, core, lead) for array, core in cores]
-        tensors = [self.tensor(array) for array, _ in parts]
-        tensors[1] = tensors[1].to(torch.int64 if self.probe.whole(rows) else tensors[0].dtype)
+        point, features, labels, shares = (array for array, _ in parts)
+        tensors = [self.tensor(array) for array in (point, features, labels, shares)]
+        whole = self.probe.whole(rows)  # from doubles, which hold more whole numbers than the module's type
+        tensors[1] = self.tensor(_whole_numbers(features)) if whole else tensors[1].to(tensors[0].dtype)
         if self.probe.row_shape:
             tensors[1] = tensors[1].reshape(*tensors[1].shape[:-1], *self.probe.row_shape)
         work = Work(lead, tensors, tuple(dim for _, dim in parts))

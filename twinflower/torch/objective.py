@@ -179,6 +179,8 @@ class ModuleObjective(Penalised):
 
     def _check_whole(self, features: NDArray[Any]) -> None:
         """SettingError for rows that are no whole numbers, or not those that the module takes."""
+        if not len(features):
+            return
         require(
             bool((features == np.floor(features)).all()),
             "the module takes whole numbers only, and a row holds another: round the rows",
