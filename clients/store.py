@@ -37,6 +37,7 @@ from twinflower.wire import dtype_name, from_npy, to_npy
 from .records import encode
 
 _ARRAYS, _METRICS = "twinflower.arrays", "twinflower.done"  # records of context.state
+_KEY_FILE = "session.key"
 _KEY = "twinflower.session-key"  # record of context.state
 _SEED = 8 + 32  # bytes of a round's first step and its seed
 _MAGIC = b"twinflower-round 1 "
@@ -252,7 +253,7 @@ class FileStore:
         return self.folder / hashlib.sha256(f"{self.owner} {session}".encode()).hexdigest()[:24]
 
     def _key_path(self, session: str) -> Path:
-        return self._folder_of(session) / "session.key"
+        return self._folder_of(session) / _KEY_FILE
 
     def _path(self, session: str, round_: int) -> Path:
         return self._folder_of(session) / f"{round_}.{self.kind}"
@@ -267,7 +268,8 @@ class FileStore:
     def _forget_old_sessions(self) -> None:
         folders = sorted((p for p in _entries(self.folder) if p.is_dir()), key=lambda p: p.stat().st_mtime)
         for folder in folders[: -_MOST_SESSIONS + 1]:
-            for path in _entries(folder):
+            key_first = sorted(_entries(folder), key=lambda path: path.name != _KEY_FILE)
+            for path in key_first:  # without the key nothing that a crash leaves can be used
                 path.unlink(missing_ok=True)
             with suppress(OSError):
                 folder.rmdir()

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import twinflower
 from twinflower.errors import SettingError
 from twinflower.models.information import Information
+from twinflower.models.model import inferred
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.objectives import LinearObjective
 from twinflower.problems.stratified_cox import StratifiedCoxObjective
@@ -23,6 +24,7 @@ from twinflower.queries.exact_sums import smallest_cell
 from twinflower.simulation import cli
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.facts import at_site
+from twinflower.simulation.runs.run import trained_model
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.rehearsal import at_sites
@@ -250,3 +252,29 @@ def test_a_deployed_site_knows_the_groups_of_its_training_rows(held_out, tmp_pat
 def scaled(table):
     """Age and dose in [-1, 1]."""
     return np.column_stack([(table.age - 50) / 30, (table.dose - 5) / 5]).round(6)
+
+
+@pytest.mark.parametrize("objective", ["logistic", "poisson"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_joint_test_has_fewer_terms_than_clusters(objective, seed, tmp_path):
+    """Scores of K clusters add up to 0 at the maximum, so their outer products have rank K - 1 at most, up to how far
+    the run has come."""
+    draw = np.random.default_rng(seed)
+    group, age = draw.integers(0, 4, 150), draw.uniform(20, 80, 150).round(1)
+    label = draw.integers(0, 2, 150)
+    rows = [f"{a},{g},{y},{k % 3}" for k, (a, g, y) in enumerate(zip(age, group, label, strict=True))]
+    (tmp_path / "0.csv").write_text("\n".join(["age,group,y,person", *rows, ""]))
+    kind = "classes = [0, 1]" if objective == "logistic" else "counts = 3"
+    (tmp_path / "schema.toml").write_text(
+        f'group = "person"\n[label]\ncolumn = "y"\n{kind}\n[columns]\nage = {{ range = [20, 80] }}\n'
+        'group = { categories = ["0", "1", "2", "3"] }\n'
+    )
+    keys = {
+        "data.name": "tables", "data.files": str(tmp_path / "0.csv"), "data.schema": str(tmp_path / "schema.toml"),
+        "data.row-scaling": "all", "data.test-fraction": 0.0, "clients.count": 1, "objective.name": objective,
+        "algorithm": "newton", "newton.robust": True, "rounds": 20, "regulariser.name": "none",
+        "clients.weighting": "rows", "evaluation.standard-errors": True,
+    }  # fmt: skip
+    (run,) = cohort.train([prepare(parse(keys))])
+    found = inferred(trained_model(run.setup, run.model, None, run.information), True)
+    assert found.clusters == 3 and not found.tests

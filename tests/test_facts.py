@@ -10,7 +10,7 @@ from html import unescape
 
 import numpy as np
 import pytest
-from test_inference import at_maximum, sites
+from test_inference import at_maximum, newton_keys, sites
 from typer.testing import CliRunner
 
 import twinflower
@@ -72,12 +72,6 @@ def in_text(text):
 
 
 KNOWN = ("rows", "events", "distance", "converged")
-
-
-def by_newton(keys):
-    """The keys of a run by Newton's method in place of FedAvg."""
-    kept = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
-    return kept | {"algorithm": "newton", "rounds": 20}
 
 
 def trained(folder, converged, **keys):
@@ -187,7 +181,7 @@ def test_clipped_labels_and_exposures_count_like_columns(objective, old, new, co
     schema = tmp_path / "schema.toml"
     assert old in schema.read_text()
     schema.write_text(schema.read_text().replace(old, new))
-    (result,) = cohort.train([prepare(parse(by_newton(keys)))])
+    (result,) = cohort.train([prepare(parse(newton_keys(keys)))])
     found = twinflower.load(write_run(result, tmp_path / "run")).coefficients()
     tables = [csv.DictReader(file.open()) for file in sorted(tmp_path.glob("[0-9].csv"))]
     values = np.array([float(row[column]) for table in tables for row in table])

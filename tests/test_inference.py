@@ -384,10 +384,15 @@ def test_collinear_columns_are_not_determined(tmp_path):
     assert found.rows[-1].std_error > 0
 
 
+def newton_keys(keys):
+    """The keys of a run by Newton's method in place of FedAvg."""
+    kept = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
+    return kept | {"algorithm": "newton", "rounds": 20}
+
+
 def by_newton(keys, **changes):
     """The run of Newton's method with these keys, and the inference of its model."""
-    keys = {key: value for key, value in keys.items() if not key.endswith(("max-steps", "step-size"))}
-    (run,) = cohort.train([prepare(parse(keys | {"algorithm": "newton", "rounds": 20} | changes))])
+    (run,) = cohort.train([prepare(parse(newton_keys(keys) | changes))])
     return run, inferred(trained_model(run.setup, run.model, None, run.information))
 
 
@@ -478,6 +483,26 @@ def test_a_class_without_rows_is_named_and_has_no_p_values(empty, tmp_path):
     for row in found.rows:
         assert np.isnan(row.p_value) or str(empty) not in (row.outcome, row.against)
     assert not found.tests
+
+
+@pytest.mark.parametrize("objective", ["logistic", "least-squares"])
+def test_single_precision_determines_as_many_parameters_as_double(objective, tmp_path):
+    """Rounding of the sums is no information about redundant features."""
+    keys, *_ = sites(tmp_path, objective)
+    for precision in ("double", "single"):
+        assert by_newton(keys, precision=precision)[1].facts.parameters == 5
+
+
+def test_robust_errors_do_not_hide_that_the_maximum_does_not_exist(tmp_path):
+    """The step in units of the sandwich's errors says nothing about whether the run has ended."""
+    keys, *_ = sites(tmp_path, "poisson")
+    rewrite(
+        tmp_path, lambda age, size, group, y, *more: (age, size, group, "0" if group == "c" else y, *more)
+    )
+    (run,) = cohort.train([prepare(parse({**newton_keys(keys), "newton.robust": True}))])
+    model = trained_model(run.setup, run.model, None, run.information)
+    for robust in (False, True):
+        assert not any("raise rounds" in text for text in inferred(model, robust).remarks)
 
 
 def test_a_stored_file_of_an_older_version_counts_all_rows(tmp_path):

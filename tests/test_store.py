@@ -87,6 +87,24 @@ def test_a_server_cannot_fill_the_disk(tmp_path, monkeypatch):
     assert max(len(list(folder.iterdir())) for folder in tmp_path.iterdir()) <= 5
 
 
+def test_an_old_session_loses_its_key_before_anything_else(tmp_path, monkeypatch):
+    """A crash while it is forgotten must not leave a key without what was decided with it."""
+    store, decisions = FileStore(tmp_path, "me"), FileStore(tmp_path, "me", "opened")
+    for number in range(twinflower.clients.store._MOST_SESSIONS):
+        store.save_key(f"s{number}", bytes(32))
+        for place in (decisions, store):
+            place.save(f"s{number}", CompletedRound({}, {"round": 1}), 0)
+    gone, unlink = [], Path.unlink
+
+    def noting(path, missing_ok=False):
+        gone.append(path.name)
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", noting)
+    store.save_key("new", bytes(32))
+    assert gone[0] == "session.key" and {"1.round", "1.opened"} <= set(gone)
+
+
 @pytest.mark.parametrize(
     "damage", [lambda t: t[:-1], lambda t: t[:40], lambda t: b"", lambda t: t[:200] + b"x" + t[201:]]
 )
