@@ -348,11 +348,13 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """The predicted probabilities (rows, classes)."""
-        return self.model_.predict_proba(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.predict_proba(rows)
 
     def decision_function(self, X: Any) -> Array:
         """The scores (rows, classes), or (rows,) for two classes."""
-        return self.model_.decision_function(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.decision_function(rows)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -397,4 +399,5 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
 
     def predict(self, X: Any) -> Array:
         """The predicted values (rows,)."""
-        return self.model_.predict(self._rows(X))
+        rows = self._rows(X)
+        return self.model_.predict(rows)

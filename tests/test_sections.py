@@ -160,6 +160,7 @@ def test_every_section_is_shown_whole_by_every_renderer_with_its_own_numbers_onl
         numbers |= {
             number for one in charts_of(part) for line in one.lines for number in NUMBER.findall(line.final)
         }
+        numbers |= {tick.text for one in charts_of(part) for row in one.counts for tick in row}
         for name, shown in rendered(part, capsys).items():
             kept = [text for text in said if name != "terminal" or text != "-"]
             missing = [text for text in (*kept, *drawn) if " ".join(text.split()) not in shown]
