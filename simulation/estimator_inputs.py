@@ -267,6 +267,20 @@ class PerRow(NamedTuple):
     weights: Any
 
 
+def centred(y: Array, public: Any, private: bool) -> tuple[float, float]:
+    """The midpoint and half the width of the range of targets y (rows,); SettingError for an invalid range.
+
+    public: (low, high), or None for the range of y, which a private fit refuses.
+    """
+    require(
+        public is not None or not private,
+        "with epsilon the range of y must be public: give target_range=(low, high)",
+    )
+    ends = (y.min(), y.max()) if public is None else pairs(public, 1, "target_range")
+    low, high = (float(np.min(end)) for end in ends)
+    return low / 2 + high / 2, high / 2 - low / 2 or 1.0
+
+
 def limited(
     y: NDArray[Any], has_range: bool, given: Any, weights: Array | None, names: Collection[str]
 ) -> tuple[NDArray[Any], dict[str, Mask]]:

@@ -26,7 +26,7 @@ from twinflower.arrays import Array
 from twinflower.data.columns import REFUSE
 from twinflower.data.features import EACH
 from twinflower.data.sets import ARRAYS, Dataset
-from twinflower.errors import RunError, SettingError, require
+from twinflower.errors import RunError, SettingError
 from twinflower.known_objectives import COUNTING
 from twinflower.models.facts import CONVERGED
 from twinflower.models.inputs import Inputs
@@ -41,6 +41,7 @@ from .estimator_inputs import (
     PerRow,
     array_inputs,
     by_site,
+    centred,
     check_ranges,
     counted,
     dense,
@@ -48,7 +49,6 @@ from .estimator_inputs import (
     limited,
     not_numbers,
     numbered,
-    pairs,
     plain,
     scaled_by,
     table,
@@ -208,10 +208,15 @@ class Federated(Nested):  # type: ignore[misc]
         """Prints evaluated rounds if `verbose`."""
         return (lambda row: print(row_line(row, score(setup.config)), flush=True)) if self.verbose else None
 
+    @property
+    def _fitted(self) -> Any:
+        """The trained model; NotFittedError before `fit`."""
+        check_is_fitted(self)
+        return self.model_
+
     def _rows(self, X: Any) -> Any:
         """The rows to predict: an array (rows, features) after scikit-learn's validation, or a table."""
-        check_is_fitted(self)
-        if self.model_.inputs.schema:
+        if self._fitted.inputs.schema:
             return X  # the model looks up its columns by name
         return validate_data(self, dense(X), dtype=np.float64, reset=False)  # type: ignore[no-any-return]
 
@@ -227,8 +232,7 @@ class Federated(Nested):  # type: ignore[misc]
 
     def to_sklearn(self) -> Any:
         """A pipeline of standard scikit-learn estimators with the same predictions; SettingError for a network."""
-        check_is_fitted(self)
-        return self.model_.to_sklearn()
+        return self._fitted.to_sklearn()
 
     def _objective(self, num_classes: int) -> str:
         raise NotImplementedError
@@ -343,18 +347,16 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The predicted classes (rows,)."""
-        rows = self._rows(X)
-        return self.classes_[self.model_.class_indices(rows)]  # type: ignore[no-any-return]
+        codes = self._fitted.class_indices(self._rows(X))
+        return self.classes_[codes]  # type: ignore[no-any-return]
 
     def predict_proba(self, X: Any) -> Array:
         """The predicted probabilities (rows, classes)."""
-        rows = self._rows(X)
-        return self.model_.predict_proba(rows)
+        return self._fitted.predict_proba(self._rows(X))
 
     def decision_function(self, X: Any) -> Array:
         """The scores (rows, classes), or (rows,) for two classes."""
-        rows = self._rows(X)
-        return self.model_.decision_function(rows)
+        return self._fitted.decision_function(self._rows(X))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -375,29 +377,15 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
     ) -> "FederatedRegressor":
         """Train on X (rows, features) with targets y (rows,); further arguments as in `FederatedClassifier.fit`."""
         X, y = self._checked(X, y, y_numeric=True)
-        middle, half = self._target(y := y.astype(np.float64))
+        middle, half = centred(y := y.astype(np.float64), self.target_range, self._private)
         label = {"range": [middle - half, middle + half]}
         scaled = (y - middle) / half
         own = PerRow(sites, groups, sample_weight)
         return self._train(X, scaled, own, label, middle=middle, half=half)  # type: ignore[no-any-return]
-
-    def _target(self, y: Array) -> tuple[float, float]:
-        """The midpoint and half the width of the target's range."""
-        require(
-            self.target_range is not None or not self._private,
-            "with epsilon the range of y must be public: give target_range=(low, high)",
-        )
-        low, high = (
-            (y.min(), y.max())
-            if self.target_range is None
-            else (own[0] for own in pairs(self.target_range, 1, "target_range"))
-        )
-        return float(low / 2 + high / 2), float(high / 2 - low / 2) or 1.0
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or ("huber" if self._private else "least-squares")
 
     def predict(self, X: Any) -> Array:
         """The predicted values (rows,)."""
-        rows = self._rows(X)
-        return self.model_.predict(rows)
+        return self._fitted.predict(self._rows(X))

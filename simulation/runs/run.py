@@ -359,8 +359,9 @@ def _likelihood(config: Config) -> str:
 
 
 def _digests(setup: PreparedRun) -> dict[str, Any]:
-    """Digests of the labels and the columns that were trained on, of four hexadecimal digits: enough to notice other
-    rows, and too few to find a value by trying. Not in a private run, and not without the rows or a schema."""
+    """Digests of the labels and the columns that were trained on, by which other rows are noticed. Each is 16 bits, so
+    that a model shows little more than its exact coefficients do to somebody who knows all rows but one. Not in a
+    private run, and not without the rows or a schema."""
     data, rows = setup.dataset, np.sort(setup.partition.rows)
     if setup.plan or data.name == OWN or data.schema is None or not setup.inputs.factor:
         return {}

@@ -171,7 +171,7 @@ def infer(
     hidden = bool(coefficients[0].effect) and not known.all() and bool((unit * np.abs(way)).max() > _GONE)
     distance = float(np.nanmax(np.abs(step) / errors, initial=-np.inf))
     if inverse.rank and not np.isfinite(distance):  # of all combinations, where no coefficient has an error
-        distance = farthest(information, residuals, floor)
+        distance = _decrement(inverse, information, residuals, floor)
     facts = _facts(distance, information, hidden or bool(gone.any()))
     if facts.converged and not perfect:
         facts = facts._replace(
@@ -183,7 +183,7 @@ def infer(
         with_error(coefficient, error, freedom if exact else 0.0)
         for coefficient, error in zip(coefficients, np.where(gone | far, np.nan, errors), strict=True)
     ]
-    stopped = bool(gone.any()) and farthest(information, residuals) < 1
+    stopped = bool(gone.any()) and _decrement(inverse, information, residuals, floor) < 1
     advice = _advice(information, curvature, newton, stopped)
     remarks = _remarks(done, loose, information, facts, moves, advice)
     remarks += [_HIDDEN] * (hidden and not gone.any())
@@ -247,13 +247,16 @@ def _variance(inverse: Inverse, information: Information, residuals: bool) -> fl
     return 2 * information.loss / freedom if freedom > 0 else np.nan
 
 
-def farthest(information: Information, residuals: bool, floor: float = 0.0) -> float:
+def farthest(information: Information, residuals: bool) -> float:
     """The distance to the maximum in standard errors, by one step of Newton's method: the largest of all linear
-    combinations of the parameters that are determined, sqrt(g^T H^+ g). residuals: as in `infer`. floor: the least
-    variance of a residual."""
-    inverse = Inverse.of(information.matrix)
-    decrement = float(np.linalg.norm(inverse.root.T @ information.gradient))
-    return decrement / float(np.sqrt(np.maximum(_variance(inverse, information, residuals), floor)))
+    combinations of the parameters that are determined, sqrt(g^T H^+ g). residuals: as in `infer`."""
+    return _decrement(Inverse.of(information.matrix), information, residuals, 0.0)
+
+
+def _decrement(inverse: Inverse, information: Information, residuals: bool, floor: float) -> float:
+    """See `farthest`; floor: the least variance of a residual."""
+    size = float(np.linalg.norm(inverse.root.T @ information.gradient))
+    return size / float(np.sqrt(np.maximum(_variance(inverse, information, residuals), floor)))
 
 
 def with_error(coefficient: Coefficient, error: float, freedom: float = 0.0) -> Coefficient:
