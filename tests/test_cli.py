@@ -588,6 +588,7 @@ l2 = 0.1
 name = "none"
 [run.clients]
 count = 4
+per-round = 2
 [run.isrl-dp]
 step-size = 0.5
 """

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from scipy.stats import sem, t
 
+from twinflower import special
 from twinflower.arrays import Array
 
 from ..settings.experiment import Experiment
@@ -55,7 +55,9 @@ def interval(values: Array, centre: str = "mean") -> tuple[float, float, float]:
     """
     if centre == "median":
         return float(np.median(values)), float(values.min()), float(values.max())
-    half = t.ppf(0.975, len(values) - 1) * sem(values) if len(values) > 1 else 0.0
+    if len(values) == 1:
+        return float(values[0]), float(values[0]), float(values[0])
+    half = special.stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / np.sqrt(len(values))
     return float(values.mean()), float(values.mean() - half), float(values.mean() + half)
 
 
