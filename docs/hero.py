@@ -25,8 +25,8 @@ COLOURS = {
     "FedAvg, server momentum": "#5a5a5a",
     "FedProx": "#8c8c8c",
 }
-LIFT = {"FedAvg, server momentum": 4, "SCAFFOLD, server prox": -6}  # points, so that labels do not touch
-NAMES = {"FedAvg, server momentum": "FedAvg + momentum", "SCAFFOLD, server prox": "SCAFFOLD"}
+BELOW = ("FedPDM", "SCAFFOLD, server prox")  # their names are below the line, so that names do not touch
+NAMES = {"FedAvg, server momentum": "FedAvg", "SCAFFOLD, server prox": "SCAFFOLD"}
 
 
 def convergence(ax: Axes, runs: Path) -> None:
@@ -37,10 +37,10 @@ def convergence(ax: Axes, runs: Path) -> None:
         colour = COLOURS[line.label]
         ax.plot(line.x, line.centre, color=colour, linewidth=2.2)
         ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.25, linewidth=0)
+        above, end = line.label not in BELOW, 30 if line.label == "FedPDM" else -1
         ax.annotate(
-            NAMES.get(line.label, line.label), (line.x[-1], line.centre[-1]),
-            xytext=(6, LIFT.get(line.label, 0)), textcoords="offset points", color=colour, va="center",
-            annotation_clip=False,
+            NAMES.get(line.label, line.label), (line.x[end], line.centre[end]), xytext=(0, 2 if above else -3),
+            textcoords="offset points", color=colour, ha="right", va="bottom" if above else "top",
         )  # fmt: skip
     ax.set(yscale="log", xlim=(0, 50), xlabel="communication round")
     ax.set_title("Objective above its optimum", loc="left")
@@ -83,13 +83,13 @@ def price(ax: Axes) -> None:
 
 def main(runs: Path) -> None:
     """Draw both panels."""
-    figure, axes = plt.subplots(1, 2, figsize=(9.6, 3.5), width_ratios=(1.25, 1), layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(6.4, 2.9), width_ratios=(1.15, 1), layout="constrained")
     convergence(axes[0], runs)
     price(axes[1])
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(axis="y", alpha=0.25)
-    figure.savefig(ROOT / "docs" / "figures" / "hero.png", dpi=150)
+    figure.savefig(ROOT / "docs" / "figures" / "hero.png", dpi=200)
 
 
 if __name__ == "__main__":
