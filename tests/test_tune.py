@@ -1,13 +1,16 @@
 """The tuning helper: what it may look at, what it chooses, what it writes."""
 
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import active_children
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from problems import small
 
-from twinflower.errors import SettingError
+from twinflower.errors import RunError, SettingError
 from twinflower.simulation.cli import tune_
 from twinflower.simulation.runs.setup import prepare_seeds
 from twinflower.simulation.runtimes import cohort
@@ -343,6 +346,41 @@ def test_the_command_resumes_only_what_was_interrupted(file, tmp_path):
     assert journal.exists()
     tune_(file, out=out, data_dir="", jobs=1, resume=True)
     assert out.is_file() and not journal.exists()
+
+
+def test_a_killed_worker_ends_a_tuning_with_one_sentence_and_loses_no_finished_score(file, tmp_path):
+    journal, lines = tmp_path / "two.scores", []
+    file.write_text(FILE.replace("mu = [0.0, 0.5]", "mu = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]"))
+    plain = tune(read_tuning(file), say=lambda _: None)
+
+    def say(line):
+        lines.append(line)
+        for worker in active_children():
+            worker.kill()
+
+    with pytest.raises(
+        RunError, match="a worker process ended unexpectedly, .*: use fewer --jobs, and go on with --resume"
+    ):
+        tune(read_tuning(file), say, 2, journal)
+    told = [line for line in lines if line.startswith("pdm: step-size")]
+    assert 1 <= len(told) <= len(journal.read_text().split("\n")[1:])
+    assert tune(read_tuning(file), lambda _: None, 2, journal) == plain
+
+
+def test_a_slow_first_point_keeps_no_other_out_of_the_journal(file, tmp_path, monkeypatch):
+    """The first point ends only after another is in the journal; points are said in the order of the grid."""
+    journal, said = tmp_path / "two.scores", []
+
+    def attempted(config, seeds, share, by):
+        slow, end = config.method.step_size == 0.001, time.monotonic() + 5
+        while slow and not journal.exists() and time.monotonic() < end:
+            time.sleep(0.01)
+        return [float(journal.exists()) if slow else 0.0], ""
+
+    monkeypatch.setattr(scoring, "workers", lambda jobs, *_: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(scoring, "attempted", attempted)
+    tune(read_tuning(file), said.append, 2, journal, labels=["pdm"])
+    assert said[:2] == ["pdm: step-size = 0.001: 1", "pdm: step-size = 1.0: 0"]
 
 
 def test_a_value_that_is_there_twice_changes_no_other_score(file):

@@ -97,15 +97,10 @@ def run_parallel(plan: Experiment, folder: Path, observer: Observer, runtime: st
     parts = _parts(plan, folder, runtime)
     rounds = sum(plan.curves[part.curve].config.rounds * len(part.seeds) for part in parts)
     done = get_context("spawn").Value("q", 0)
-    with observer.following("all runs", rounds), workers(min(jobs, len(parts)) or 1, done) as pool:
+    number, go_on = min(jobs, len(parts)) or 1, f"with: twinflower run --resume {folder}"
+    with observer.following("all runs", rounds), workers(number, done, go_on) as pool:
         futures = {pool.submit(_run_part, plan, folder, runtime, part): part for part in parts}
-        try:
-            results = _follow(plan, folder, observer, futures, done.get_obj())
-        except BrokenProcessPool:
-            raise RunError(
-                "a worker process ended unexpectedly, perhaps because memory ran out: use fewer --jobs, and go on "
-                f"with: twinflower run --resume {folder}"
-            ) from None
+        results = _follow(plan, folder, observer, futures, done.get_obj())
     return [failure for part in parts for failure in results[part].failures]
 
 
@@ -161,13 +156,21 @@ def _summaries(parts: list[_Part], results: Mapping[_Part, _PartResult]) -> list
 
 
 @contextmanager
-def workers(jobs: int, done: Any) -> Iterator[ProcessPoolExecutor]:
-    """A pool of worker processes, which are ended with the block; done: see `_follow`."""
+def workers(jobs: int, done: Any, go_on: str) -> Iterator[ProcessPoolExecutor]:
+    """A pool of worker processes, which are ended with the block; done: see `_follow`.
+
+    Raises RunError if a worker is killed; go_on: how a user goes on after that, as the end of a sentence.
+    """
     before = set(active_children())
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (done,))
     try:
         with interruptible():
             yield pool
+    except BrokenProcessPool:
+        raise RunError(
+            "a worker process ended unexpectedly, perhaps because memory ran out: use fewer --jobs, and go on "
+            f"{go_on}"
+        ) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for worker in set(active_children()) - before:

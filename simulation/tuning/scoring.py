@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -50,17 +51,37 @@ class Scorer:
             self.known[key] = values, why
 
     def scores(self, configs: Sequence[Config]) -> Iterator[Outcome]:
-        """The outcome of each configuration, in this order, as they become known."""
+        """The outcome of each configuration, in this order; each is kept as soon as it is known.
+
+        Raises RunError if a worker process is killed.
+        """
         keys = [self._key(config) for config in configs]
         new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self.known}
-        attempt = partial(attempted, seeds=self.seeds, share=self.share, by=self.by)
-        several = workers(min(self.jobs, len(new)), None) if min(self.jobs, len(new)) > 1 else nullcontext()
+        jobs = min(self.jobs, len(new))
+        several = workers(jobs, None, "with --resume") if jobs > 1 else nullcontext()
         with several as pool:
-            found = (pool.map if pool else map)(attempt, new.values())
+            steps = self._steps(pool, new)
             for key in keys:
-                if key not in self.known:
-                    self._keep(key, next(found))
+                while key not in self.known:
+                    next(steps)
                 yield self.known[key]
+
+    def _steps(self, pool: ProcessPoolExecutor | None, new: Mapping[str, Config]) -> Iterator[None]:
+        """Keep the outcomes of new configurations as they end, one or several with each step."""
+        attempt = partial(attempted, seeds=self.seeds, share=self.share, by=self.by)
+        if pool is None:
+            for key, config in new.items():
+                self._keep(key, attempt(config))
+                yield
+            return
+        running = {pool.submit(attempt, config): key for key, config in new.items()}
+        while running:
+            ended, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(
+                ended, key=lambda own: own.exception() is not None
+            ):  # an error is raised last
+                self._keep(running.pop(future), future.result())
+            yield
 
     def _key(self, config: Config) -> str:
         """A digest of what the score depends on: the settings, the files that they name, and the rule."""
