@@ -5,7 +5,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from twinflower.data.sets import OWN
+from twinflower.data.schema_file import draft_warning
+from twinflower.data.sets import OWN, TableData
 from twinflower.errors import SettingError, require
 
 from .report.present import present_experiment, report_begun, report_experiment
@@ -72,6 +73,7 @@ def run(
         write_plan(plan, folder)
         write_runtime(runtime, folder)
         _announce(plan, folder)
+        _warn_of_drafts(plan, observer)
         if runtime == "flower":
             failures = runtime_module(runtime).run(plan, folder, observer)
         elif jobs > 1 and not plan.single:
@@ -88,6 +90,14 @@ def _announce(plan: Experiment, folder: Path) -> None:
         report_begun(plan.curves[0].config, folder)
     else:
         report_experiment(plan, folder)
+
+
+def _warn_of_drafts(plan: Experiment, observer: Observer) -> None:
+    """Say once for each schema of a private run that it is still a draft, if it is."""
+    configs = [curve.config for curve in plan.curves if curve.config.privacy.mode != "none"]
+    for schema in sorted({config.data.schema for config in configs if isinstance(config.data, TableData)}):
+        if warning := draft_warning(schema):
+            observer.line(warning)
 
 
 def _writing(folder: Path, runtime: str) -> AbstractContextManager[None]:

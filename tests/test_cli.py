@@ -317,6 +317,39 @@ def test_rows_of_one_class_are_mentioned(tmp_path, labels):
     assert len(found) == (len(set(labels)) == 1)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "named"),
+    [
+        (["epsilon=8"], "--set epsilon=8: privacy.epsilon is a setting of privacy.mode"),
+        (["rounds=0", "rho=1"], "--set rounds=0: rounds must be"),
+        (["rounds=0", "rho=-1"], "--set rounds=0 --set rho=-1: "),
+    ],
+)
+def test_an_error_of_an_override_names_it_and_not_the_file(call, tmp_path, overrides, named):
+    file = tmp_path / "plan.toml"
+    file.write_text('[run]\nalgorithm = "fedpdm"\n[run.fedpdm]\nrho = 1.0\n')
+    words = [word for own in overrides for word in ("--set", own)]
+    assert call("run", file, *words)[2].startswith(f"error: {named}")
+    file.write_text('[run]\nalgorithm = "fedpdm"\n[run.fedpdm]\nrho = -1.0\n')
+    assert call("run", file, "--set", "rounds=3")[2].startswith(f"error: {file}: fedpdm.rho must be")
+
+
+def test_a_private_run_warns_of_a_schema_that_is_still_a_draft(call, tmp_path):
+    table = tmp_path / "site.csv"
+    table.write_text("a,y\n" + "".join(f"{k}.5,{k % 2}\n" for k in range(20)))
+    schema, file = tmp_path / "schema.toml", tmp_path / "plan.toml"
+    assert call("schema", table, "--label", "y", "--out", schema)[0] == 0
+    file.write_text(
+        '[run]\nrounds = 1\nclients.count = 1\n[run.data]\nname = "tables"\n'
+        f'files = "{table}"\nschema = "{schema}"\n[run.privacy]\nmode = "public-state"\nepsilon = 8.0\n'
+    )
+    warning = f"warning: {schema} is a draft: its ranges and categories were read off the data"
+    assert warning in call("run", file, "--out", tmp_path / "private")[1]
+    assert warning not in call("run", file, "--set", "privacy.mode=none", "--out", tmp_path / "open")[1]
+    schema.write_text("# reviewed\n" + schema.read_text().partition("\n\n")[2])
+    assert "is a draft" not in call("run", file, "--out", tmp_path / "reviewed")[1]
+
+
 @pytest.mark.parametrize("words", [["-h"], ["run", "-h"]])
 def test_a_short_option_asks_for_help(call, words):
     status, text, _ = call(*words)
@@ -723,7 +756,8 @@ def test_the_last_line_is_the_mean_over_all_seeds(call, tmp_path, runtime):
     (line,) = (line for line in told.splitlines() if line.startswith("fedpdm on digits"))
     assert line.startswith(
         "fedpdm on digits, 3 seeds, mean +- standard deviation: "
-        f"test accuracy {np.mean(score):.4f} +- {np.std(score, ddof=1):.4f}, "
+        f"test accuracy {np.mean(score):.4f} +- {np.std(score, ddof=1):.4f} "
+        f"(majority class: {summaries[0]['majority_baseline']:.4f}), "
         f"{np.mean(entries):.1f} +- {np.std(entries, ddof=1):.1f} of 650 entries nonzero, "
     )
 

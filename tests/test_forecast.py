@@ -86,8 +86,26 @@ def test_a_summary_has_a_line_for_each_curve_and_says_everything_once():
     assert [row[0] for row in rows] == [label for label, _ in curves]
     assert rows[5][1:] == ("none", *["-"] * 6)
     assert rows[6][-2:] == ("8 (delta 0.0001)", "82.1%")
-    (remark,) = remarks
+    remark = remarks[0]
+    assert len({*remarks}) == len(remarks) == 4
     assert remark.startswith("published 0, published 1, published 2 and 2 more: the published dual carries")
+
+
+def test_a_summary_has_the_noise_beside_the_weight_of_l1():
+    setup = small(
+        "fedpdm",
+        epsilon=8.0,
+        regulariser__name="l1",
+        regulariser__weight=0.02,
+        **{"privacy.mode": "public-state"},
+    )
+    told = dict(forecast(setup))
+    noise = told["noise of the mean gradient, all rounds (sigma0) and one round"]
+    _, remarks = summary([("one", setup), ("two", setup)])
+    assert remarks[0] == (
+        f"one, two: weight of l1 0.02; noise of the mean gradient, all rounds (sigma0) and one round {noise}"
+    )
+    assert remarks[1] == f"one, two: {told['what that means']}"
 
 
 def test_a_run_without_a_guarantee_is_told_without_numbers_on_it():

@@ -11,7 +11,7 @@ from typing import Any
 
 from twinflower.clients.mods import UNNAMED
 from twinflower.data.checks import problems
-from twinflower.data.schema_file import read_schema
+from twinflower.data.schema_file import draft_warning, read_schema
 from twinflower.errors import DataError, SettingError, TwinflowerError, require
 from twinflower.flower_messages import PLACES, SITE
 from twinflower.privacy import gdp_epsilon, gdp_mu
@@ -120,6 +120,8 @@ def _table(site: Site) -> Iterator[str]:
         if found:
             raise SettingError("; ".join(found))
         yield f"table: {path} fits its schema, whose digest is {site.schema_digest}"
+        if warning := draft_warning(site.schema):
+            yield warning
         if scales := schema.at(path).scales:
             yield f"units: {', '.join(scales)} {'is' if len(scales) == 1 else 'are'} converted, as sites says"
 

@@ -156,7 +156,7 @@ def _draw_panel(ax: Axes, experiment: Experiment, found: Found, column: str) -> 
     curves, shown = [curve for curve, _ in found], series(experiment, found, column)
     logarithmic = column in experiment.log_axes and np.isfinite(_bottom(shown))  # else nothing can be shown
     if logarithmic:
-        shown = [_above_zero(line, _bottom(shown), column) for line in shown]
+        shown = [_above_zero(line, _bottom(shown)) for line in shown]
     looks = styles([line.algorithm for line in shown])
     if _same_roles(experiment):
         looks = [look | {"color": colour} for look, colour in zip(looks, ROLES, strict=False)]
@@ -165,6 +165,8 @@ def _draw_panel(ax: Axes, experiment: Experiment, found: Found, column: str) -> 
             _draw_ends(ax, line, look, nth - (len(shown) - 1) / 2)
         else:
             _draw_line(ax, line, look, marked(line.x, nth, len(shown)))
+        if logarithmic and column == GAP:
+            _mark_zeros(ax, line, look["color"])
     draw_bounds(ax, curves, experiment.x, column)
     if experiment.x in experiment.log_axes:
         log_scale(ax.xaxis, ax.set_xscale)
@@ -186,14 +188,18 @@ def _bottom(shown: list[Series]) -> float:
     return float(values[values > 0].min(initial=np.inf)) / 2
 
 
-def _above_zero(line: Series, bottom: float, column: str) -> Series:
-    """A line for a log axis: bands and bars that end at zero reach the bottom, and so does a gap of zero."""
-    low = np.where((line.low <= 0) & (line.high > 0), bottom, line.low)
-    if column != GAP:
-        return line._replace(low=low)
-    lowest = line.centre <= 0
-    low, high = (np.where(lowest, np.nan, end) for end in (low, line.high))
-    return line._replace(centre=np.where(lowest, bottom, line.centre), low=low, high=high)
+def _above_zero(line: Series, bottom: float) -> Series:
+    """A line for a log axis: bands and bars that end at zero reach the bottom."""
+    return line._replace(low=np.where((line.low <= 0) & (line.high > 0), bottom, line.low))
+
+
+def _mark_zeros(ax: Axes, line: Series, colour: Any) -> None:
+    """Say at the lower edge of a log axis, which has no place for it, where a line is zero: "0" with an arrow down."""
+    for x in line.x[line.centre == 0]:
+        ax.annotate(
+            "0", (x, 0), (0, 9), xycoords=ax.get_xaxis_transform(), textcoords="offset points", color=colour,
+            ha="center", fontsize=7, arrowprops={"arrowstyle": "->", "color": colour},
+        )  # fmt: skip
 
 
 def _title(ax: Axes, panel: str, shown: list[Series]) -> None:

@@ -175,8 +175,10 @@ def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
         all_ = "" if len(runs) == planned else f"{len(runs)} of "
         seeds = f", {all_}{planned} seeds, mean +- standard deviation"
     score = f"test {score_of(first)}"
+    base = first["majority_baseline"]
+    beside = "" if base is None else f" (majority class: {base:.4f})"
     return (
-        f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {spread(runs, 'test_accuracy', '.4f')}, "
+        f"{first['algorithm']} on {first['dataset']}{seeds}: {score} {spread(runs, 'test_accuracy', '.4f')}{beside}, "
         f"{spread(runs, 'nonzeros', '.1f' if len(runs) > 1 else '.0f')} of {first['parameters']} entries nonzero, "
         f"{spread(runs, 'seconds', '.1f')} s"
     )

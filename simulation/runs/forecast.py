@@ -306,9 +306,11 @@ def _summary_row(label: str, setup: PreparedRun) -> tuple[str, ...]:
 
 
 def _remarks(setup: PreparedRun) -> list[str]:
-    """The caveat of the run's guarantee and the warnings of its outlook."""
+    """The caveat of the run's guarantee, its noise beside the weight of l1, and the warnings of its outlook."""
     caveat = [setup.plan.caveat] if setup.plan and setup.plan.caveat else []
-    return caveat + [f"warning: {text}" for key, text in outlook(setup) if key == "warning"]
+    window = beside_l1(setup)
+    beside = ["; ".join(f"{key} {text}" for key, text in window[:-1]), window[-1][1]] if window else []
+    return [*caveat, *beside, *(f"warning: {text}" for key, text in outlook(setup) if key == "warning")]
 
 
 def _names(labels: list[str]) -> str:

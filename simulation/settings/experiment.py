@@ -30,8 +30,10 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ from ..experiment_files import load_toml, title_in
 from .catalogue import SECTIONS
 from .columns import COLUMNS, CURVE, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, configured
-from .reader import Merged, counting_words, flatten, merge, to_toml
+from .reader import Merged, counting_words, flatten, merge, shown, to_toml
 from .rules import check
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
@@ -121,22 +123,42 @@ def read_experiment(
     """Read and validate an experiment file; overrides take precedence over the file in every curve.
 
     stored: whether the file is that of a run or an experiment that was begun, see `check`.
-    Raises SettingError, naming the file, if it is missing or malformed or contains an invalid setting.
+    Raises SettingError, naming the file, if it is missing or malformed or contains an invalid setting, and naming
+    the override if the setting is valid without it.
     """
-    raw = load_toml(path)
+    raw, overrides = load_toml(path), overrides or {}
     _check_tables(path, raw)
-    run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
+    plan = partial(_planned, path, raw, seeds=seeds, stored=stored)
     try:
-        parts = [part for c in raw.get("curve", [{}]) for part in _swept(c)]
-        said = [[run, settings_in(words), swept] for words, swept in parts]
-        merged = [merge([*layers, overrides or {}], tables=1) for layers in said]
-        _check_idle(merged)
-        curves = [_curve(words, one, stored) for (words, _), one in zip(parts, merged, strict=True)]
-        given = [curves[0].config.seed] if "seed" in (overrides or {}) else None
-        plan = _assemble(path, raw, curves, seeds, given)
-        return replace(plan, title=plan.title + _amendments(said, curves, overrides or {}))
+        return plan(overrides)
     except SettingError as error:
-        raise SettingError(f"{path}: {error}") from None
+        raise SettingError(f"{_at_fault(path, plan, overrides)}: {error}") from None
+
+
+def _at_fault(
+    path: Path, plan: Callable[[Mapping[str, Value]], Experiment], overrides: Mapping[str, Value]
+) -> str:
+    """What an error is about: an override, or all of them, if the file is valid without; else the file."""
+    for blamed in (*([word] for word in overrides), list(overrides)):
+        with suppress(SettingError):
+            plan({word: value for word, value in overrides.items() if word not in blamed})
+            return " ".join(f"--set {word}={shown(overrides[word])}" for word in blamed)
+    return str(path)
+
+
+def _planned(
+    path: Path, raw: dict[str, Any], overrides: Mapping[str, Value], *, seeds: list[int] | None, stored: bool
+) -> Experiment:
+    """The experiment of a file with this content."""
+    run = raw["run"] if "run" in raw else {k: v for k, v in raw.items() if k not in _HEAD}
+    parts = [part for c in raw.get("curve", [{}]) for part in _swept(c)]
+    said = [[run, settings_in(words), swept] for words, swept in parts]
+    merged = [merge([*layers, overrides], tables=1) for layers in said]
+    _check_idle(merged)
+    curves = [_curve(words, one, stored) for (words, _), one in zip(parts, merged, strict=True)]
+    given = [curves[0].config.seed] if "seed" in overrides else None
+    plan = _assemble(path, raw, curves, seeds, given)
+    return replace(plan, title=plan.title + _amendments(said, curves, overrides))
 
 
 def _check_tables(path: Path, raw: dict[str, Any]) -> None:

@@ -16,17 +16,17 @@ from .columns import REFUSE, Category, Column, Number
 from .csv_tables import DELIMITERS, Dialect, with_point
 from .drafts import Table, about_event, about_levels, about_units, about_values, draft, read_tables
 from .schema import Schema
-from .schema_file import to_toml
+from .schema_file import DRAFT, to_toml
 from .seen import MOST_CATEGORIES, Seen, begin_like_numbers, question, spanned
 from .tables import numeric_columns
 from .words import tokens
 
-_DRAFTED = """\
-# A draft, made from all values of {files}. Its ranges and categories are
+_DRAFTED = f"""\
+{DRAFT} {{files}}. Its ranges and categories are
 # data, which no guarantee covers: before a private run, replace them by what is publicly known. Choose what a missing
 # value becomes: "refuse", "zero" (the middle of the range, or no category), or "indicator" (and one more feature).
-# Columns without a name, and columns of text with more than {most} different values, are listed under ignore. All sites
-# must use the same schema.
+# Columns without a name, and columns of text with more than {{most}} different values, are listed under ignore. All
+# sites must use the same schema.
 
 """
 _ASKED = "These comments quote the tables: remove them before you share the schema."

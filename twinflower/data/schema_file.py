@@ -43,6 +43,7 @@ _FURTHER = {
     "times": ("event", "event-values", "censored-values", ONE_ROW),
 }
 _MOST_COUNT = 2**16
+DRAFT = "# A draft, made from all values of"  # how the file of a draft begins
 _KEYS = (
     "version", "label", "columns", "sites", "ignore", "group", "weight", "weight-range", "missing-values", "terms",
     *Dialect._fields,
@@ -59,6 +60,16 @@ def read_schema(path: str | Path) -> Schema:
     except UnicodeDecodeError as error:
         raise DataError(f"schema {file} must be UTF-8 text; byte {error.start} is not") from None
     return parse_schema(text, str(file))
+
+
+def draft_warning(path: str | Path) -> str:
+    """A warning for private runs if the schema in this readable file is still a draft; else empty."""
+    if not Path(path).expanduser().read_text(encoding="utf-8-sig").startswith(DRAFT):
+        return ""
+    return (
+        f"warning: {path} is a draft: its ranges and categories were read off the data, and the guarantee does not "
+        "cover them. Replace them by public knowledge, then delete its first comment"
+    )
 
 
 def parse_schema(text: str, source: str = "") -> Schema:
