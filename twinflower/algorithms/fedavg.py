@@ -152,8 +152,8 @@ class FedAvg(PlainAveraging):
         super().check(objective)
         require(
             self.step_size > 0,
-            "fedavg.step-size must be above 0: only in a run with privacy.mode gradient or public-state, and trust "
-            "local, it may be 0 and follows from the noise; got 0",
+            "fedavg.step-size must be above 0; 0, which lets it follow from the noise, needs privacy.mode gradient or "
+            "public-state, and privacy.trust local; got 0",
         )
 
     def check_average(self) -> None:
