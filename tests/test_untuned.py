@@ -1,11 +1,14 @@
 """The step size that follows from the noise of a private run."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from problems import small
 
 from twinflower.algorithms.untuned import FARTHEST, NOISE, noise_in_model, with_step
 from twinflower.errors import SettingError
+from twinflower.problems.interfaces import Bounds
 from twinflower.simulation.runs.forecast import forecast
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
@@ -95,8 +98,12 @@ def test_clip_norm_and_epsilon_leave_the_noise_in_the_model_as_it_is():
 
 
 def test_where_noise_is_no_limit_steps_stay_short():
-    setup = private(**KINDS["full batches"], epsilon=1e6)
-    assert setup.method.step_size == pytest.approx(FARTHEST / setup.plan.bounds.gradient)
+    """With more and more budget the noise limits a step, then the longest step; one of both always."""
+    for epsilon in (2.0, 20.0, 100.0, 200.0, 300.0, 400.0, 600.0, 1e6):
+        setup = private(**KINDS["full batches"], epsilon=epsilon)
+        noise = noise_in_model(setup.method, setup.plan) / NOISE
+        length = setup.method.step_size / (FARTHEST / setup.plan.bounds.gradient)
+        assert max(noise, length) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("kind", ["full batches", "sampled sites", "banded"])
@@ -141,3 +148,11 @@ def test_a_run_without_noise_of_its_own_needs_a_step_size():
         private(**KINDS["full batches"], privacy__trust="sum", privacy__honest_sites=8, clients__per_round=0)
     with pytest.raises(SettingError, match=rule):
         prepare(parse({"algorithm": "fedavg", "step-size": 0.0}))
+
+
+def test_gradients_can_be_too_long_for_any_step():
+    setup = private(**KINDS["full batches"])
+    for gradient in (1e100, 1e110):
+        plan = replace(setup.plan, bounds=Bounds(gradient, np.inf), multipliers=1e9 * setup.plan.multipliers)
+        with pytest.raises(SettingError, match="finds no step that is short enough for the noise"):
+            with_step(setup.method, plan)
