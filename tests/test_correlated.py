@@ -236,6 +236,17 @@ def test_a_window_draws_each_vector_once_and_takes_out_those_that_are_lost():
     assert_array_equal(window.draws(14, vectors)(0, (5,)), Window(4).draws(14, vectors)(0, (5,)))
 
 
+def test_a_step_without_the_numbers_beside_its_gradient_has_the_noise_of_the_others():
+    """FedSGM releases values with the first gradient of a round. The draws of a seed depend on how many there are."""
+    vectors = by_step(partial(seeded, 5, 3), 2)
+    whole, mixed = Window(4), Window(4)
+    for first in range(0, 12, 2):
+        full = [whole.draws(first, vectors)(draw, (8,)) for draw in range(2)]
+        for window in (mixed, Window(4)):  # the second is that of a client that was restarted
+            assert_array_equal(window.draws(first, vectors)(0, (8,)), full[0])
+            assert_allclose(window.draws(first, vectors)(1, (5,)), full[1][:5], rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("p", [1, 2, 8])
 def test_the_largest_number_of_the_noise_is_attained(p):
     signs = Innovations(lambda step: step, lambda step, shape: np.full(shape, 1.0 if step == 20 else -1.0))

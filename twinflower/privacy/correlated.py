@@ -101,7 +101,11 @@ class Innovations(NamedTuple):
 
 
 class Window:
-    """The vectors z of a client's last p steps, step t in row t mod p, so that each is drawn once."""
+    """The vectors z of a client's last p steps, step t in row t mod p, so that each is drawn once.
+
+    A step may need fewer numbers than another, such as a gradient without the values beside it; it takes the first
+    ones. The longest must come first in a round, so that a client that is restarted draws the same.
+    """
 
     def __init__(self, bandwidth: int) -> None:
         self.bandwidth = bandwidth
@@ -114,16 +118,17 @@ class Window:
 
     def _filtered(self, step: int, shape: tuple[int, ...], innovations: Innovations) -> Array:
         size, p = math.prod(shape), self.bandwidth
-        if self.vectors.shape[1] != size:
+        if self.vectors.shape[1] < size:
             self.addresses, self.vectors = [None] * p, np.zeros((p, size))
         lags = (step - np.arange(p)) % p
         for row, lag in enumerate(lags.tolist()):
-            self._fill(row, innovations.address(step - lag) if lag <= step else None, shape, innovations)
-        return (inverse_root(p)[lags] @ self.vectors).reshape(shape)  # type: ignore[no-any-return]
+            self._fill(row, innovations.address(step - lag) if lag <= step else None, innovations)
+        return (inverse_root(p)[lags] @ self.vectors[:, :size]).reshape(shape)  # type: ignore[no-any-return]
 
-    def _fill(self, row: int, address: Any, shape: tuple[int, ...], innovations: Innovations) -> None:
+    def _fill(self, row: int, address: Any, innovations: Innovations) -> None:
         if address != self.addresses[row]:
-            self.vectors[row] = 0.0 if address is None else innovations.draw(address, shape).ravel()
+            own = self.vectors[row]
+            own[:] = 0.0 if address is None else innovations.draw(address, own.shape)
             self.addresses[row] = address
 
 
