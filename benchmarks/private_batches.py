@@ -11,10 +11,12 @@ Poisson               what Opacus does: every row is in every batch with probabi
                       that of dp-accounting's PLD accountant, which composes 100 such steps numerically, as Opacus's PRV
                       accountant does
 
-For all methods a record is replaced by another. All have momentum 0.9, because what counts is mostly the step size
-divided by 1 - momentum. --tune searches the step size by factors of two, from the one that follows from the noise
-(`fedavg.step-size = 0`) until both neighbours are worse, by the mean test accuracy over these seeds, which must not be
-those of the table. --untuned measures the defaults: that step size, and clip norm 1.
+Neighbouring data sets differ in one record, for all methods alike: it is replaced by another, or it is added or
+removed, that is, it counts as zero in one of them, which moves a sum of clipped gradients half as far. All have
+momentum 0.9, because what counts is mostly the step size divided by 1 - momentum. --tune searches the step size by
+factors of two, from the one that follows from the noise (`fedavg.step-size = 0`) until both neighbours are worse, by
+the mean test accuracy over these seeds, which must not be those of the table. --untuned measures the defaults: that
+step size, and clip norm 1.
 """
 
 import argparse
@@ -35,7 +37,7 @@ import dp_accounting
 import numpy as np
 
 from twinflower.algorithms.untuned import with_step
-from twinflower.problems.interfaces import Batch
+from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings.config import configured
@@ -43,6 +45,7 @@ from twinflower.simulation.settings.config import configured
 ROWS, BATCH, STEPS, DELTA = 6000, 600, 100, 1e-4
 EPSILONS = (1.0, 3.0, 8.0)
 CLIP_NORM, MOMENTUM = 0.3, 0.9
+REPLACE, ADD = "replace", "add or remove"
 OBJECTIVES = {
     "softmax": {"objective.name": "softmax"},
     "network": {"objective.name": "swish-network", "objective.hidden-units": 32, "start-scale": 0.1},
@@ -73,11 +76,15 @@ class Case(NamedTuple):
     model: str
     epsilon: float
     method: str
+    relation: str = REPLACE
     clip_norm: float = CLIP_NORM
 
     def setup(self, folder: str, seed: int, step_size: float) -> PreparedRun:
         """The run; step_size 0: that which follows from the noise."""
         setup = prepared(self.model, self.epsilon, self.method, folder, seed, self.clip_norm)
+        if self.relation != REPLACE:
+            bounds = Bounds(setup.plan.bounds.gradient / 2, setup.plan.bounds.curvature)
+            setup = replace(setup, plan=replace(setup.plan, bounds=bounds))
         method = (
             replace(setup.algorithm, step_size=step_size)
             if step_size
@@ -89,7 +96,8 @@ class Case(NamedTuple):
         """On the 10,000 test rows."""
         setup = self.setup(folder, seed, step_size)
         if self.method == "Poisson":
-            return poisson(setup, poisson_noise(self.epsilon), setup.algorithm.step_size, seed)
+            noise = self.clip_norm * poisson_noise(self.epsilon, self.relation)
+            return poisson(setup, noise, setup.algorithm.step_size, seed)
         (result,) = cohort.train([setup])
         return float(result.rows[-1]["test_accuracy"])
 
@@ -114,15 +122,16 @@ class Case(NamedTuple):
         reached = [self.accuracy(folder, seed, step_size) for seed in seeds]
         spread = statistics.stdev(reached) if len(reached) > 1 else 0.0
         return (
-            f"| {self.model} | {self.epsilon:g} | {self.method} | {step_size:.3g} "
+            f"| {self.model} | {self.epsilon:g} | {self.method} | {self.relation} | {step_size:.3g} "
             f"| {statistics.fmean(reached):.3f} ± {spread:.3f} |"
         )
 
 
 @cache
-def poisson_noise(epsilon: float) -> float:
+def poisson_noise(epsilon: float, relation: str) -> float:
     """sigma / clip norm; the PLD accountant doubles the clip norm for a replaced row itself."""
-    replaced = dp_accounting.NeighboringRelation.REPLACE_ONE
+    relations = dp_accounting.NeighboringRelation
+    known = relations.REPLACE_ONE if relation == REPLACE else relations.ADD_OR_REMOVE_ONE
 
     def event(noise: float) -> dp_accounting.DpEvent:
         sampled = dp_accounting.PoissonSampledDpEvent(BATCH / ROWS, dp_accounting.GaussianDpEvent(noise))
@@ -130,22 +139,23 @@ def poisson_noise(epsilon: float) -> float:
 
     return float(
         dp_accounting.calibrate_dp_mechanism(
-            lambda: dp_accounting.pld.PLDAccountant(replaced), event, epsilon, DELTA,
+            lambda: dp_accounting.pld.PLDAccountant(known), event, epsilon, DELTA,
             dp_accounting.ExplicitBracketInterval(0.3, 40.0), tol=1e-3,
         )
     )  # fmt: skip
 
 
 def poisson(setup: PreparedRun, noise: float, step_size: float, seed: int) -> float:
-    """DP-SGD on Poisson batches with momentum, for the objective, rows and start of a run; its test accuracy."""
+    """DP-SGD on Poisson batches with momentum, for the objective, rows and start of a run; its test accuracy.
+
+    noise: the standard deviation in the sum of the clipped gradients of a batch.
+    """
     rows, draw = setup.shards.rows(0), np.random.default_rng((seed, ROWS))
     x, moved = setup.start, np.zeros_like(setup.start)
     for _ in range(STEPS):
         taken = np.flatnonzero(draw.random(ROWS) < BATCH / ROWS)
         batch = Batch(rows.features[taken], rows.labels[taken], np.full(len(taken), 1 / BATCH))
-        slope = setup.objective.grad(x, batch) + noise * setup.plan.bounds.gradient / BATCH * draw.normal(
-            size=x.shape
-        )
+        slope = setup.objective.grad(x, batch) + noise / BATCH * draw.normal(size=x.shape)
         moved = MOMENTUM * moved - step_size * slope
         x = x + moved
     data = setup.dataset
@@ -153,17 +163,22 @@ def poisson(setup: PreparedRun, noise: float, step_size: float, seed: int) -> fl
 
 
 _FOUND = {  # what `--tune 100` found, by epsilon
-    ("softmax", "independent"): (2.0, 4.0, 8.0),
-    ("softmax", "banded"): (4.0, 8.0, 16.0),
-    ("softmax", "Poisson"): (4.0, 8.0, 32.0),
-    ("softmax", "all rows"): (4.0, 8.0, 32.0),
-    ("network", "independent"): (0.5, 1.0, 4.0),
-    ("network", "banded"): (1.0, 4.0, 8.0),
-    ("network", "Poisson"): (2.0, 4.0, 8.0),
+    ("softmax", "independent", REPLACE): (2.0, 4.0, 8.0),
+    ("softmax", "banded", REPLACE): (4.0, 8.0, 16.0),
+    ("softmax", "Poisson", REPLACE): (4.0, 8.0, 32.0),
+    ("softmax", "all rows", REPLACE): (4.0, 8.0, 32.0),
+    ("network", "independent", REPLACE): (0.5, 1.0, 4.0),
+    ("network", "banded", REPLACE): (1.0, 4.0, 8.0),
+    ("network", "Poisson", REPLACE): (2.0, 4.0, 8.0),
+    ("network", "all rows", REPLACE): (2.0, 4.0, 8.0),
+    ("softmax", "independent", ADD): (2.0, 8.0, 16.0),
+    ("softmax", "banded", ADD): (8.0, 16.0, 32.0),
+    ("softmax", "Poisson", ADD): (8.0, 16.0, 32.0),
+    ("softmax", "all rows", ADD): (8.0, 32.0, 32.0),
 }
 TUNED = {
-    Case(model, epsilon, method): step
-    for (model, method), steps in _FOUND.items()
+    Case(model, epsilon, method, relation): step
+    for (model, method, relation), steps in _FOUND.items()
     for epsilon, step in zip(EPSILONS, steps, strict=True)
 }
 
@@ -186,11 +201,11 @@ def main() -> None:
     if set(seeds) & set(tuning):
         raise SystemExit("--tune must name other seeds than --seeds")
     lines = [
-        "| model | epsilon | method | step size | test accuracy |",
-        "|---|---|---|---|---|",
+        "| model | epsilon | method | neighbours | step size | test accuracy |",
+        "|---|---|---|---|---|---|",
     ]
     for case in (case._replace(clip_norm=1.0) if chosen.untuned else case for case in TUNED):
-        if chosen.only not in f"{case.model} {case.epsilon:g} {case.method}":
+        if chosen.only not in f"{case.model} {case.epsilon:g} {case.method}, {case.relation}":
             continue
         step_size = 0.0 if chosen.untuned else case.tuned(chosen.data_dir, tuning) if tuning else TUNED[case]
         lines.append(case.line(chosen.data_dir, seeds, step_size))

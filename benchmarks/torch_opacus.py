@@ -286,8 +286,8 @@ SGD, ALL, IN_ORDER = LocalSchedule(16, 8), LocalSchedule(0, 1), LocalSchedule(16
 FLOWER, OPACUS = "FedAvg of Flower", "FedAvg of Flower, Opacus"
 flower_sgd, flower_all = partial(plain_flower, batch=16, steps=8), partial(plain_flower, batch=0, steps=1)
 our_sgd, our_all = partial(ours, schedule=SGD, privacy="gradient"), partial(ours, schedule=ALL)
-our_banded = partial(ours, method="FedAvg", schedule=IN_ORDER, privacy="gradient", noise="banded")
-BANDED = "FedAvg, banded noise, 8 steps of 16"
+our_banded = partial(ours, schedule=IN_ORDER, privacy="gradient", noise="banded")
+BANDED = "banded noise, 8 steps of 16"
 ADD, REPLACE = "add or remove", "replace"
 ROWS = [
     Row(f"{FLOWER}, 8 steps of 16", "none", "momentum", (1.0, 0.6), flower_sgd),
@@ -305,7 +305,8 @@ ROWS = [
     Row(
         "FedPDM, noisy gradients, 8 steps of 16", ADD, "rho", (0.25, 0.05), partial(our_sgd, method="FedPDM")
     ),
-    Row(BANDED, ADD, "momentum", (0.5, 0.8), our_banded),
+    Row(f"FedAvg, {BANDED}", ADD, "momentum", (0.5, 0.8), partial(our_banded, method="FedAvg")),
+    Row(f"FedPDM, {BANDED}", ADD, "rho", (0.5, 0.05), partial(our_banded, method="FedPDM")),
     Row(f"{OPACUS}, 1 step on all", ADD, "momentum", (8.0, 0.3), flower_all),
     Row("FedAvg, 1 step on all", ADD, "momentum", (4.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", ADD, "rho", (2.0, 0.05), partial(our_all, method="FedPDM")),
@@ -325,7 +326,8 @@ ROWS = [
         (0.5, 0.1),
         partial(our_sgd, method="FedPDM"),
     ),
-    Row(BANDED, REPLACE, "momentum", (0.25, 0.9), our_banded),
+    Row(f"FedAvg, {BANDED}", REPLACE, "momentum", (0.25, 0.9), partial(our_banded, method="FedAvg")),
+    Row(f"FedPDM, {BANDED}", REPLACE, "rho", (0.25, 0.1), partial(our_banded, method="FedPDM")),
     Row(f"{OPACUS}, 1 step on all", REPLACE, "momentum", (8.0, 0.0), flower_all),
     Row("FedAvg, 1 step on all", REPLACE, "momentum", (2.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", REPLACE, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
