@@ -33,7 +33,7 @@ from twinflower.privacy.mechanism import by_step, keyed, seeded
 from twinflower.privacy.participation import Visit, worst_cost
 from twinflower.privacy.plan import Plan, Target
 from twinflower.privacy.release import Release
-from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.simulation.runtimes import cohort
@@ -53,6 +53,13 @@ def root_matrix(p, steps):
     numbers = np.zeros(steps)
     numbers[: min(p, steps)] = inverse_root(p)[:steps]
     return np.array([[numbers[t - s] if t >= s else 0.0 for s in range(steps)] for t in range(steps)])
+
+
+def assert_covariance(drawn, true):
+    """Over the columns of drawn (T, n), within 6 standard errors of a sample covariance."""
+    count = drawn.shape[1]
+    error = np.sqrt((np.outer(np.diag(true), np.diag(true)) + true**2) / count)
+    assert (np.abs(drawn @ drawn.T / count - true) <= 6 * error).all()
 
 
 def visits(load, turns, p, most=1):
@@ -86,9 +93,7 @@ def test_what_is_released_has_the_covariance_of_the_factorisation(p, source):
     count, steps = 20_000, 12
     window = Window(p)
     drawn = np.array([window.draws(2 * (t // 2), source)(t % 2, (count,)) for t in range(steps)])
-    true = root_matrix(p, steps) @ root_matrix(p, steps).T
-    error = np.sqrt((np.outer(np.diag(true), np.diag(true)) + true**2) / count)
-    assert (np.abs(drawn @ drawn.T / count - true) <= 6 * error).all()
+    assert_covariance(drawn, root_matrix(p, steps) @ root_matrix(p, steps).T)
 
 
 # --- the sensitivity ---
@@ -241,10 +246,10 @@ def test_a_step_without_the_numbers_beside_its_gradient_has_the_noise_of_the_oth
     vectors = by_step(partial(seeded, 5, 3), 2)
     whole, mixed = Window(4), Window(4)
     for first in range(0, 12, 2):
-        full = [whole.draws(first, vectors)(draw, (8,)) for draw in range(2)]
+        full = [whole.draws(first, vectors)(draw, (653,)) for draw in range(2)]
         for window in (mixed, Window(4)):  # the second is that of a client that was restarted
-            assert_array_equal(window.draws(first, vectors)(0, (8,)), full[0])
-            assert_allclose(window.draws(first, vectors)(1, (5,)), full[1][:5], rtol=1e-12, atol=1e-14)
+            assert_array_equal(window.draws(first, vectors)(0, (653,)), full[0])
+            assert_allclose(window.draws(first, vectors)(1, (650,)), full[1][:650], rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("p", [1, 2, 8])
@@ -371,6 +376,22 @@ def test_a_node_that_is_restarted_continues_to_the_bit(tmp_path, monkeypatch):
     for one, other in zip(*given, strict=True):
         for a, b in zip(one, other, strict=True):
             assert_array_equal(a, b)
+
+
+def test_what_a_deployed_site_sends_has_the_planned_covariance(tmp_path, monkeypatch):
+    """Its replies without the gradients of its batches, over 650 entries."""
+    monkeypatch.setattr(store_module.os, "urandom", np.random.default_rng(0).bytes)
+    setup = small("fedavg-banded", clients__per_round=0, rounds=8, local__batch_size=20, local__max_steps=1)
+    given, _ = replies(setup, tmp_path, range(1, 9))
+    load, rows = setup.schedule.workload(setup.shards.span(0)[1]), Shards.site(setup.shards.rows(0), 0)
+    sigma = setup.plan.multipliers[0] * setup.algorithm.release(setup.plan.bounds, load, 1).spread
+    batches = [next(iter(setup.schedule.batches(rows, 0, 0, t))) for t in range(1, 9)]
+    slopes = np.array([setup.objective.grad(setup.start, batch) for batch in batches])
+    sent = np.array([arrays[0] for arrays in given])
+    noise = ((setup.start - sent) / setup.algorithm.step_size - slopes) / sigma
+    factor = root_matrix(setup.plan.participation.bandwidth(0), 8)
+    assert factor[1, 0] < 0
+    assert_covariance(noise, factor @ factor.T)
 
 
 def test_a_node_that_misses_rounds_pays_less_and_one_that_is_cut_off_for_its_prefix(tmp_path):

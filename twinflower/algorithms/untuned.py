@@ -27,6 +27,7 @@ from ..arrays import Array
 from ..errors import require
 from ..privacy.correlated import left_in_sum
 from ..privacy.plan import Plan
+from ..problems.batches import Workload
 from ..settings import LARGEST, SMALLEST
 from .fedavg import FedAvg
 
@@ -71,10 +72,21 @@ def noise_in_model(method: FedAvg, plan: Plan) -> float:
 def _of_first_round(method: FedAvg, plan: Plan) -> Array:
     """That (N,) of a client's steps of the first round; where noise is correlated, an equal part of what all its rounds
     leave."""
-    part, loads = plan.participation, plan.participation.workloads
-    releases = [method.release(plan.bounds, load, 1).spread for load in loads]
-    steps = np.array([load.steps for load in loads])
-    each = method.step_size * np.sqrt(steps) if plan.mode == "gradient" else 1.0
-    asked = plan.releases.rounds_in
-    left = [left_in_sum(part.bandwidth(i), max(1, int(asked[i]) * load.steps)) for i, load in enumerate(loads)]
-    return plan.multipliers * np.array(releases) * each * np.array(left)
+    loads = plan.participation.workloads
+    known = {load: _of_steps(method, plan, load) for load in set(loads)}
+    return plan.multipliers * np.array([known[load] for load in loads]) * _left(plan)  # type: ignore[no-any-return]
+
+
+def _of_steps(method: FedAvg, plan: Plan, load: Workload) -> float:
+    """The same of a client with this workload and multiplier 1, if noise is independent."""
+    each = method.step_size * math.sqrt(load.steps) if plan.mode == "gradient" else 1.0
+    return method.release(plan.bounds, load, 1).spread * each
+
+
+def _left(plan: Plan) -> Array | float:
+    """What is left (N,) of the noise of all rounds of a client in their sum, beside independent noise."""
+    part = plan.participation
+    if part.bandwidths is None:
+        return 1.0
+    steps = zip(part.bandwidths.tolist(), plan.releases.rounds_in.tolist(), part.workloads, strict=True)
+    return np.array([left_in_sum(p, max(1, int(rounds) * load.steps)) for p, rounds, load in steps])

@@ -66,6 +66,7 @@ def noise_in_sums(bandwidth: int, per_epoch: int, steps: int) -> float:
     return math.sqrt(squared_sensitivity(record[None], bandwidth) * errors.mean())
 
 
+@lru_cache
 def left_in_sum(bandwidth: int, steps: int) -> float:
     """The noise in the sum of so many steps, beside that of independent noise with the same sigma."""
     return math.sqrt(np.mean(_column_sums(bandwidth, steps) ** 2))
