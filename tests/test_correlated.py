@@ -394,6 +394,21 @@ def test_what_a_deployed_site_sends_has_the_planned_covariance(tmp_path, monkeyp
     assert_covariance(noise, factor @ factor.T)
 
 
+def test_rounding_errors_are_bounded_for_the_largest_noise(tmp_path, monkeypatch):
+    """An entry of correlated noise can be larger than every draw that it is made of."""
+    setup, rounding, seen = small("fedavg-banded", clients__per_round=0), FedAvg.rounding, []
+
+    def recorded(self, *info):
+        seen.append(info[-1])
+        return rounding(self, *info)
+
+    monkeypatch.setattr(FedAvg, "rounding", recorded)
+    replies(setup, tmp_path, [1])
+    load, width = setup.schedule.workload(setup.shards.span(0)[1]), setup.plan.participation.bandwidth(0)
+    spread = setup.algorithm.release(setup.plan.bounds, load, 1).spread
+    assert_allclose(seen, setup.plan.multipliers[0] * spread * largest_factor(width))
+
+
 def test_a_node_that_misses_rounds_pays_less_and_one_that_is_cut_off_for_its_prefix(tmp_path):
     setup = small("fedavg-banded", clients__per_round=0, rounds=12, local__batch_size=40, local__max_steps=1)
     planned, load = setup.plan.mu[0] ** 2, setup.schedule.workload(setup.shards.span(0)[1])
