@@ -448,7 +448,7 @@ def test_every_algorithm_runs_on_the_same_nodes(tmp_path):
     variants = one_variant_each()
     assert set(variants) == set(ALGORITHMS)
     with deployment() as running:
-        policy = {"newton-rows": 1, "newton-rows-per-parameter": 1.0}
+        policy = {"newton-rows": 1, "newton-rows-per-parameter": 1.0, "newton-folds": 2}
         start(running, 3, **{f"n{number}": policy for number in range(3)})
         for name, keys in variants.items():
             sampled = {} if keys.get("clients.per-round") == 0 else {"clients.per-round": 2}
