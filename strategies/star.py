@@ -280,12 +280,13 @@ class StarStrategy(Strategy):
         """Check the replies, update the server state with the valid ones, and return the model."""
         round_ = self.training.number(server_round)
         good, rejected = self._received(round_, replies)
+        self.absences.note(round_, self.requests.inboxes, rejected)
         self.rounds.append(self.requests.statistics([good[c] for c in sorted(good)], rejected))
         if self._needs(rejected):
             absent = self.algorithm.most_absent
             raise AbsentError(incomplete(round_, rejected, self.algorithm.name, self.retries, absent))
         if self.quorum.reached(round_, len(good), rejected):
-            self.training.update(self.algorithm, round_, {i: upload.values for i, upload in good.items()})
+            self.training.update(self.algorithm, round_, self._values(round_, good))
         model = self.algorithm.model(self.server)
         if not all_finite(model):
             raise RunError(f"the model diverged in round {round_}: lower step-size")
@@ -295,11 +296,18 @@ class StarStrategy(Strategy):
     def _received(self, round_: int, replies: Iterable[Message]) -> tuple[dict[int, Upload], dict[int, str]]:
         """The valid replies by client, and the reasons for the others; asks again if all clients are needed."""
         asked = self.requests
-        good, rejected = sort_replies(replies, self.roster.clients(asked.inboxes), asked.read, round_)
+        good, rejected = sort_replies(replies, self.roster.clients(asked.inboxes), self._read, round_)
         if self._needs(rejected):
-            good, rejected = self.exchange.ask_again(good, rejected, asked.message, asked.read, round_)
-        self.absences.note(round_, asked.inboxes, rejected)
+            good, rejected = self.exchange.ask_again(good, rejected, asked.message, self._read, round_)
         return good, rejected
+
+    def _read(self, client: int, reply: Message) -> Upload:
+        """What a client sent; ReplyError for an invalid reply."""
+        return self.requests.read(client, reply)
+
+    def _values(self, round_: int, good: dict[int, Upload]) -> dict[int, Any]:
+        """The uploads of the algorithm, by client."""
+        return {client: upload.values for client, upload in good.items()}
 
     @property
     def _silent(self) -> set[int]:

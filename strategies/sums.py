@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from logging import WARNING
 from typing import Any, ClassVar
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.common import log
 from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
@@ -17,13 +19,15 @@ from twinflower.sums.summed import Summed
 from .messages import Upload, properties_in, properties_request
 from .star import StarStrategy
 
+_LATE = "others opened their shares of the round for a sum without it"
+
 
 class SumStrategy(StarStrategy):
     """Keeps the server state of the method. Before the first round it collects the key messages of all sites, and every
-    request carries all of them. Each round adds up the messages of the sites modulo 2^64.
+    request carries all of them. Each round adds up the messages of the sites modulo 2^64 (or a power of it).
 
-    A round needs every site, or all but `Summed.lost`. The request is repeated to a site that does not reply, and the
-    site replies with its stored bytes. If it stays away, the run stops, and can be resumed when the site is back. Where
+    A round needs every site, or all but `Summed.lost`. If more do not reply, the request is repeated to them, and they
+    reply with their stored bytes. If too many stay away, the run stops, and can be resumed when they are back. Where
     sites may be missing, each round has a second exchange, in which those that replied open what their sum needs
     (`Recovery`). masks: False for a simulation without masks.
     """
@@ -75,22 +79,36 @@ class SumStrategy(StarStrategy):
             f"run stops (client {client}: {reason})"
         )
 
+    def _read(self, client: int, reply: Message) -> Upload:
+        """See `StarStrategy`; ReplyError also for a message without the shares that belong to it."""
+        upload = super()._read(client, reply)
+        if self.recovery:
+            _bytes_in(upload.metrics.get("dealt"), self.recovery.dealt_size, "it dealt no shares")
+        return upload
+
     def _received(self, round_: int, replies: Iterable[Message]) -> tuple[dict[int, Upload], dict[int, str]]:
-        """See `StarStrategy`; one of the uploads is less the masks that remain in the sum."""
+        """See `StarStrategy`; the valid replies are those in the sum. AbsentError if one of it is missing."""
         good, rejected = super()._received(round_, replies)
-        if self.recovery is None:
+        if self.recovery is None or self._needs(rejected):
             return good, rejected
-        _check_complete(good, round_)
-        out = _left_out(good, self.recovery)
-        good = {client: upload for client, upload in good.items() if client not in out}
-        rejected |= out
-        if not self._needs(rejected):
-            first = min(good)
-            cells, words = good[first].values.cells, self.algorithm.words  # type: ignore[attr-defined]
+        survivors = _survivors(good, self.recovery)
+        if away := set(survivors).difference(good):
+            raise AbsentError(
+                f"round {round_}: before the interruption sites opened their shares for a sum with client {min(away)}, "
+                "which is missing: the run stops, and can go on when that site is back"
+            )
+        late = dict.fromkeys(set(good).difference(survivors), _LATE)
+        return {client: good[client] for client in survivors}, rejected | late
+
+    def _values(self, round_: int, good: dict[int, Upload]) -> dict[int, Any]:
+        """See `StarStrategy`; one of the uploads is less the masks that remain in the sum."""
+        values = super()._values(round_, good)
+        if self.recovery:
+            first = min(values)
+            cells, words = values[first].cells, self.algorithm.words  # type: ignore[attr-defined]
             masks = self._masks(self.recovery, round_, good, cells.size, words)
-            values = good[first].values._replace(cells=plus(cells, negative(masks, words), words))
-            good[first] = good[first]._replace(values=values)
-        return good, rejected
+            values[first] = values[first]._replace(cells=plus(cells, negative(masks, words), words))
+        return values
 
     def _masks(
         self, recovery: Recovery, round_: int, good: dict[int, Upload], count: int, words: int
@@ -115,46 +133,30 @@ class SumStrategy(StarStrategy):
                 f"stops (client {client}: {reason})"
             )
         dealt = {client: upload.metrics["dealt"] for client, upload in good.items()}
-        return recovery.mask(survivors, dealt, opened, count, words)
+        keys, wrong = recovery.keys(survivors, dealt, opened)
+        if wrong is not None:
+            log(
+                WARNING, "round %s: the shares of client %s do not fit; those of the others do", round_, wrong
+            )
+        return recovery.mask(survivors, keys, count, words)
 
 
-def _before(good: dict[int, Upload]) -> str:
-    """The survivors for whose sum most of these sites have opened their shares before an interruption; empty if none
-    has."""
-    before = Counter(str(own) for upload in good.values() if (own := upload.metrics.get("survivors")))
-    return before.most_common(1)[0][0] if before else ""
+def _survivors(good: dict[int, Upload], recovery: Recovery) -> list[int]:
+    """The sites whose sum is read. All of these, if enough of them are free to open their shares for it: then so few
+    say that they opened theirs for another sum that these could not read it either. Otherwise those for whose sum most
+    opened theirs before an interruption."""
+    said = Counter(filter(None, (_said(client, upload, recovery) for client, upload in good.items())))
+    everyone = tuple(sorted(good))
+    bound = said.total() - said[everyone]
+    return list(everyone if len(good) - bound >= recovery.needed else said.most_common(1)[0][0])
 
 
-def _check_complete(good: dict[int, Upload], round_: int) -> None:
-    """AbsentError if a site is missing from the sum for which others have opened their shares: no other sum of the
-    round can be read any more, and to ask for one would leave none."""
-    named = _before(good)
-    away = [
-        place
-        for place in range(len(named) // 2)
-        if named[2 * place : 2 * place + 2] == "01" and place not in good
-    ]
-    if away:
-        raise AbsentError(
-            f"round {round_}: before the interruption sites opened their shares for a sum with client {away[0]}, which "
-            "is missing: the run stops, and can go on when that site is back"
-        )
-
-
-def _left_out(good: dict[int, Upload], recovery: Recovery) -> dict[int, str]:
-    """The clients whose messages cannot be in the sum, with the reason: those that deal no shares, and in a round that
-    was begun before an interruption, those for which most sites have not opened theirs."""
-    dealt = [upload.metrics.get("dealt") for upload in good.values()]
-    whole = [type(own) is bytes and len(own) == recovery.dealt_size for own in dealt]
-    out = {client: "it dealt no shares" for client, own in zip(good, whole, strict=True) if not own}
-    named = _before(good)
-    if named:
-        out |= {
-            client: "it came back after the sum of the round was read without it"
-            for client in good
-            if named[2 * client : 2 * client + 2] != "01"
-        }
-    return out
+def _said(client: int, upload: Upload, recovery: Recovery) -> tuple[int, ...]:
+    """The sites for whose sum a site says that it opened its shares of the round; empty unless it can have done so."""
+    try:
+        return tuple(recovery.survivors(bytes.fromhex(upload.metrics["survivors"]), client))
+    except (KeyError, TypeError, ValueError, ReplyError):
+        return ()
 
 
 def _bytes_in(value: object, size: int, otherwise: str) -> bytes:

@@ -1,6 +1,9 @@
 """Sums that survive lost sites: what is recovered, what stays secret, and what a server or a site may try."""
 
-from itertools import combinations
+import time
+from collections import Counter
+from itertools import combinations, product
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +28,7 @@ from twinflower.simulation.settings import parse
 from twinflower.sums.grid import add, negative, plus
 from twinflower.sums.masks import KEY, signed_words
 from twinflower.sums.noise import SimulatedSums, counted
-from twinflower.sums.recovery import PRIME, Recovery, _value
+from twinflower.sums.recovery import Recovery
 
 # ------------------------------------------------------------------------------------------------------------- shares
 
@@ -54,8 +57,10 @@ class Round:
         }
 
     def found(self, survivors: Any, opened: dict[int, bytes], count: int = 60) -> np.ndarray:
-        """What the server finds."""
-        return self.recovery.mask(survivors, self.dealt, opened, count, self.words)
+        """What the server finds, from shares that all fit."""
+        keys, wrong = self.recovery.keys(survivors, self.dealt, opened)
+        assert wrong is None
+        return self.recovery.mask(survivors, keys, count, self.words)
 
 
 @pytest.mark.parametrize(
@@ -70,18 +75,54 @@ def test_the_masks_of_any_survivors_are_found(sites, lost, words):
         assert_array_equal(now.found(survivors, now.opened(survivors, holders)), now.masks(survivors))
 
 
-def test_fewer_shares_fit_every_key_equally():
-    """One share less than is needed, the public values and any key at all lie on a polynomial of the degree, so every
-    key is as likely as before; with the missing share it is that key."""
-    now = Round(6, 2)
-    places = tuple(range(-3, 0)) + tuple(range(1, 4))  # public values, and needed - 1 = 3 shares
-    draw = np.random.default_rng(0)
-    known = [int.from_bytes(draw.bytes(KEY)) % PRIME for _ in places]
-    assert len(places) == now.recovery.sites  # values of a polynomial of degree 6, which 7 determine
-    for _ in range(5):
-        key = int.from_bytes(draw.bytes(KEY)) % PRIME
-        share = _value((0, *places), [key, *known], 4)
-        assert _value((*places, 4), [*known, share], 0) == key
+def test_with_fewer_shares_what_is_dealt_fits_every_key_equally(monkeypatch):
+    """Exactly, in a field of 7 elements: over all keys of a site and all shares, what it deals for a key and the shares
+    of any N - t - 1 holders occur equally often with every key. With those of N - t they occur with one key only."""
+    sites, lost, prime = 3, 1, 7
+    monkeypatch.setattr("twinflower.sums.recovery.PRIME", prime)
+    recovery = Recovery(sites, lost)
+    seen = {count: Counter() for count in (sites - lost - 1, sites - lost)}  # type: ignore[var-annotated]
+    for key, *shares in product(range(prime), repeat=1 + sites):
+        public = hints(recovery, key, shares)
+        for count, kinds in seen.items():
+            for holders in combinations(range(sites), count):
+                kinds[holders, public, tuple(shares[holder] for holder in holders), key] += 1
+    for few, kinds in seen.items():
+        views = Counter(view[:-1] for view in kinds)
+        assert {*views.values()} == ({prime} if few < recovery.needed else {1})
+        assert len({*kinds.values()}) == 1
+
+
+class Dealer(SimpleNamespace):
+    """The session of a site whose keys are all the same and have the same shares."""
+
+    def __init__(self, key: int, shares: list[int]) -> None:
+        def parts(number: int) -> list[bytes]:
+            return [number.to_bytes(KEY)] * len(shares)
+
+        super().__init__(
+            identity=SimpleNamespace(number=0),
+            keys=lambda round_, inbox: parts(key),
+            shares=lambda dealer, holder, round_, inbox: parts(shares[holder]),
+        )
+
+
+def hints(recovery: Recovery, key: int, shares: list[int]) -> bytes:
+    """The public values that a site deals for each of its keys."""
+    dealt = recovery.deal(Dealer(key, shares), 1, POINT)  # type: ignore[arg-type]
+    row = dealt[: len(dealt) // recovery.sites]
+    assert dealt == row * recovery.sites
+    return row[:-KEY]
+
+
+def test_dealing_for_one_more_lost_site_takes_little_longer():
+    """With 64 and 65 public values."""
+    times = []
+    for lost in (63, 64):
+        begin = time.process_time()
+        hints(Recovery(140, lost), 5, list(range(140)))
+        times.append(time.process_time() - begin)
+    assert times[1] < 5 * times[0]
 
 
 def test_a_share_is_new_for_every_dealer_holder_key_and_round():
@@ -135,7 +176,14 @@ def test_a_share_that_was_changed_or_is_of_another_round_is_noticed():
     now, later = Round(5, 2, meeting=meeting), Round(5, 2, round_=4, meeting=meeting)
     good = now.opened(survivors)
     changed = bytes([good[1][0] ^ 1]) + good[1][1:]
-    for bad in (good | {1: changed}, good | {1: later.opened(survivors)[1]}, later.opened(survivors)):
+    for bad in (good | {1: changed}, good | {1: later.opened(survivors)[1]}):
+        keys, wrong = now.recovery.keys(survivors, now.dealt, bad)  # one more than is needed: it is found
+        assert wrong == 1
+        assert_array_equal(now.recovery.mask(survivors, keys, 60), now.masks(survivors))
+        del bad[0]
+        with pytest.raises(RunError, match="do not fit what site 0 dealt"):
+            now.found(survivors, bad)
+    for bad in (good | {1: changed, 0: later.opened(survivors)[0]}, later.opened(survivors)):
         with pytest.raises(RunError, match="do not fit what site 0 dealt"):
             now.found(survivors, bad)
     now.dealt[3] = now.dealt[3][:-1] + bytes(
@@ -215,7 +263,7 @@ def test_if_nobody_may_be_missing_the_noise_of_all_honest_sites_counts():
 
 TEN = {
     "clients.count": 10, "rounds": 4, "local.max-steps": 1, "privacy.mode": "public-state", "epsilon": 4.0,
-    "trust": "sum", "honest-sites": 6, "lost-sites": 2, "masks": True,
+    "trust": "sum", "honest-sites": 6, "lost-sites": 2, "masks": True, "regulariser.name": "none",
 }  # fmt: skip
 BEFORE, REPLY, RECOVERY, OPENED = (
     "before its message",
@@ -279,7 +327,9 @@ def on_arrays(setup: Any, left_out: dict[int, set[int]]) -> list[np.ndarray]:
         return np.isin(clients, [*left_out.get(round_, ())])
 
     steps = rounds(setup.algorithm, problem, setup.schedule, setup.config.rounds, noise=noise, lost=lost)
-    return [setup.algorithm.model(at.server) for at in steps]
+    points = [setup.algorithm.model(at.server) for at in steps]
+    assert all(np.abs(point).max() > 1e-3 for point in points)  # zeros would be the same for any sites
+    return points
 
 
 def test_a_sum_without_some_sites_is_the_mean_of_the_others():
@@ -291,6 +341,15 @@ def test_a_sum_without_some_sites_is_the_mean_of_the_others():
     found, known = on_arrays(setup, out), on_arrays(plain, out)
     assert_allclose(found, known, rtol=0, atol=1e-4)
     assert np.abs(np.subtract(known, on_arrays(plain, {}))).max() > 1e-2
+
+
+def test_on_arrays_as_many_sites_may_be_missing():
+    """And the sentence for more of them says how many."""
+    setup = prepare(parse(TEN))
+    with pytest.raises(
+        RunError, match="round 2: fedpdm with trust sum needs all but 2 clients, .* of 3 are lost"
+    ):
+        on_arrays(setup, {1: {3, 5}, 2: {3, 5, 8}})
 
 
 @pytest.mark.parametrize("phase", [BEFORE, REPLY, RECOVERY, OPENED])
@@ -362,9 +421,9 @@ def test_a_third_lost_site_stops_the_run_and_nothing_is_opened():
     assert grid.charges(5) == [1, 2, 3, 4]
 
 
-def test_a_run_that_goes_on_reads_the_sum_that_was_opened_before():
+def test_a_run_that_goes_on_reads_the_sum_that_was_opened_before(caplog):
     """Sites 3 and 5 were missing when the others opened their shares for round 2, and then more were lost: the run
-    stopped. When all are back, their messages are there, and the sum is still the one without them."""
+    stopped. When all are back, their messages are there, and the sum is still the one without them. The log says so."""
     setup = prepare(parse(TEN))
     dead = {3: (2, REPLY, 99), 5: (2, BEFORE, 99), 8: (2, OPENED, 99), 9: (2, RECOVERY, 99)}
     grid, training = Dying(setup, dead), Training()
@@ -372,9 +431,12 @@ def test_a_run_that_goes_on_reads_the_sum_that_was_opened_before():
         AbsentError, match="round 2: 8 sites must open their shares, and only 6 did: the run stops"
     ):
         models(setup, grid, training=training)
+    training.rounds.pop()
     grid.dead = {}
     assert_array_equal(models(setup, grid, training=training), on_arrays(setup, {2: {3, 5}})[1:])
-    assert "came back after the sum" in training.rounds[1].rejected[3]
+    assert training.rounds[1].rejected[3] == "others opened their shares of the round for a sum without it"
+    lines = [line for line in caplog.messages if line.startswith("round 2: client 3 left out: others opened")]
+    assert len(lines) == 1
     assert grid.charges(3) == grid.charges(8) == [1, 2, 3, 4]
 
 
@@ -385,6 +447,7 @@ def test_a_run_goes_on_only_with_all_sites_of_the_sum_that_was_opened():
     grid, training = Dying(setup, dict.fromkeys((3, 5, 8), (2, RECOVERY, 99))), Training()
     with pytest.raises(AbsentError, match="8 sites must open their shares, and only 7 did"):
         models(setup, grid, training=training)
+    training.rounds.pop()
     grid.now, grid.dead = 0, {0: (2, BEFORE, 99)}
     with pytest.raises(AbsentError, match="opened their shares for a sum with client 0, which is missing"):
         models(setup, grid, training=training)
@@ -399,6 +462,7 @@ def test_messages_with_masks_of_other_keys_are_in_no_sum():
     grid, training = Dying(setup, dict.fromkeys(range(10), (2, RECOVERY, 99))), Training()
     with pytest.raises(AbsentError, match="8 sites must open their shares, and only 0 did"):
         models(setup, grid, training=training)
+    training.rounds.pop()
     grid.now, grid.dead, state = 0, {}, grid.context(4).state
     for key in [key for key in state if key != "twinflower.ledger"]:
         del state[key]
@@ -406,20 +470,90 @@ def test_messages_with_masks_of_other_keys_are_in_no_sum():
         models(setup, grid, training=training)
 
 
-def test_a_reply_without_what_it_must_deal_is_left_out():
-    """As if it had not come."""
+class Altered(Dying):
+    """Every reply to a round of these sites (site -> change) has other metrics."""
 
-    class Cut(Dying):
+    def __init__(self, setup: Any, changes: dict[int, Any], *more: Any) -> None:
+        super().__init__(setup, *more)
+        self.changes, self.asked = changes, 0
+
+    def answer(self, message: Message) -> Message:
+        reply, change = super().answer(message), self.changes.get(message.metadata.dst_node_id - 1)
+        if message.metadata.message_type != "train" or not change or reply.has_error():
+            return reply
+        self.asked += 1
+        content = RecordDict(dict(reply.content.items()))
+        change(content["fitres.metrics"])
+        return Message(content=content, metadata=reply.metadata)
+
+
+def cut(metrics: Any) -> None:
+    """The shares that are dealt are a byte too short."""
+    metrics["dealt"] = metrics["dealt"][:-1]
+
+
+def test_a_reply_without_what_it_must_deal_is_left_out(caplog):
+    """As if it had not come, and the log says so. If too many are left out, they have been asked again."""
+    setup = prepare(parse(TEN))
+    assert_array_equal(
+        models(setup, Altered(setup, {3: cut})), on_arrays(setup, {t: {3} for t in range(1, 5)})
+    )
+    assert "round 1: client 3 left out: it dealt no shares" in caplog.messages
+    grid = Altered(setup, dict.fromkeys((3, 5, 8), cut))
+    with pytest.raises(AbsentError, match=r"3 more requests: the run stops \(client 3: it dealt no shares\)"):
+        models(setup, grid)
+    assert grid.asked == 4 * 3
+
+
+def test_a_site_that_opens_wrong_shares_is_named_and_the_sum_is_read(caplog):
+    """As long as others can take its place; also with two sites lost there is nobody, and the run stops."""
+
+    class Wrong(Dying):
         def answer(self, message: Message) -> Message:
             reply = super().answer(message)
-            if message.metadata.message_type == "train" and message.metadata.dst_node_id == 4:
-                content = RecordDict(dict(reply.content.items()))
-                content["fitres.metrics"]["dealt"] = content["fitres.metrics"]["dealt"][:-1]  # type: ignore[index]
-                return Message(content=content, metadata=reply.metadata)
+            if message.metadata.dst_node_id == 6 and "survivors" in (
+                message.content.get("getpropertiesins.config") or ()
+            ):
+                reply.content["getpropertiesres.properties"]["opened"] = bytes(
+                    len(reply.content["getpropertiesres.properties"]["opened"])  # type: ignore[arg-type,index,call-overload]
+                )
             return reply
 
     setup = prepare(parse(TEN))
-    assert_array_equal(models(setup, Cut(setup)), on_arrays(setup, {t: {3} for t in range(1, 5)}))
+    assert_array_equal(models(setup, Wrong(setup)), on_arrays(setup, {}))
+    assert "round 4: the shares of client 5 do not fit; those of the others do" in caplog.messages
+    with pytest.raises(RunError, match="do not fit what site 0 dealt"):
+        models(setup, Wrong(setup, dict.fromkeys((3, 8), (2, BEFORE, 99))))
+
+
+def claims(*out: int) -> Any:
+    """Says that a sum without these sites was opened before."""
+
+    def change(metrics: Any) -> None:
+        metrics["survivors"] = Recovery(10, 2).named([site for site in range(10) if site not in out]).hex()
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("changes", "dead"),
+    [
+        ({1: claims(3)}, {}),
+        ({1: claims(3, 5), 2: claims(3, 5)}, {}),
+        ({1: claims(3)}, {6: (1, BEFORE, 99)}),
+        ({1: claims(3, 4, 5)}, {}),
+        ({1: claims(1)}, {}),
+        ({1: lambda metrics: metrics.update(survivors="no hexadecimal number")}, {}),
+        ({1: lambda metrics: metrics.update(survivors=7)}, {}),
+        ({1: lambda metrics: metrics.update(survivors="01" * 1000)}, {}),
+        (dict.fromkeys(range(5), claims(3, 4, 5)), {}),
+    ],
+)
+def test_sites_cannot_keep_others_out_by_claiming_that_a_sum_was_opened(changes, dead):
+    """As many as could be lost, besides those that are; and any number with claims that cannot be true."""
+    setup = prepare(parse(TEN))
+    gone = {t: {*dead} for t in range(1, 5)}
+    assert_array_equal(models(setup, Altered(setup, changes, dead)), on_arrays(setup, gone))
 
 
 # ------------------------------------------------------------------------------------------------ what a server may try

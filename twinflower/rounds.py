@@ -284,10 +284,12 @@ class _Loop:
             return finite
         places = np.arange(len(at.clients))[finite]
         missing = self.lost(at.round, at.clients[places])
-        if self.algorithm.needs_every_client and missing.sum() > self.algorithm.most_absent:
-            name = self.algorithm.name
+        absent = self.algorithm.most_absent
+        if self.algorithm.needs_every_client and missing.sum() > absent:
+            needed = f"all but {absent}" if absent else "all"
             raise RunError(
-                f"round {at.round}: {name} needs all clients, and the replies of {missing.sum()} are lost"
+                f"round {at.round}: {self.algorithm.name} needs {needed} clients, and the replies of {missing.sum()} "
+                "are lost"
             )
         return places[~missing]
 

@@ -19,10 +19,12 @@ a key shows whether it was found.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
-from math import prod
+from itertools import islice
+from math import comb, prod
 
 import numpy as np
 
@@ -75,11 +77,15 @@ class Recovery:
         """What a site sends with its message, of length `dealt_size`; inbox: see `Session.mask`."""
         site, keys = session.identity.number, session.keys(round_, inbox)
         held = [session.shares(site, holder, round_, inbox) for holder in range(self.sites)]
+        order = self.sites + 1
+        weights = [(-1) ** place * comb(order, place + 1) for place in range(order)]
         parts = []
         for key, shares in zip(keys, zip(*held, strict=True), strict=True):
-            values = [_number(part) for part in (key, *shares)]
-            hints = (_value(range(self.sites + 1), values, at) for at in self._public)
-            parts += [*(hint.to_bytes(KEY) for hint in hints), _digest(key)]
+            values = deque(map(_number, (key, *shares)))  # at 0, 1, ..., N; then also at -1, -2, ...
+            for _ in self._public:  # differences of order N + 1 of a polynomial of degree N are 0
+                values.appendleft(_dot(weights, islice(values, order)))
+                parts.append(values[0].to_bytes(KEY))
+            parts.append(_digest(key))
         return b"".join(parts)
 
     def open(self, session: Session, round_: int, inbox: bytes, survivors: Sequence[int]) -> bytes:
@@ -88,27 +94,47 @@ class Recovery:
         held = {dealer: session.shares(dealer, site, round_, inbox) for dealer in survivors}
         return b"".join(held[dealer][other] for dealer, other in self._opened(survivors))
 
-    def mask(
-        self, survivors: Sequence[int], dealt: Mapping[int, bytes], opened: Mapping[int, bytes], count: int,
-        words: int = 1,
-    ) -> CellArray:  # fmt: skip
-        """The masks (count,) in the sum over the survivors.
+    def keys(
+        self, survivors: Sequence[int], dealt: Mapping[int, bytes], opened: Mapping[int, bytes]
+    ) -> tuple[list[bytes], int | None]:
+        """The keys of the masks in the sum over the survivors, and the site without whose shares they were found.
 
-        dealt: what each of them has dealt. opened: what at least `needed` of them have opened. RunError if a key does
-        not follow from these.
+        dealt: what each of them has dealt. opened: what at least `needed` of them have opened. None if the keys follow
+        from the first shares that are enough. RunError if they do not, and if no single site has opened wrong ones, or
+        nobody can take its place.
         """
+        try:
+            return self._keys(survivors, dealt, opened), None
+        except RunError:
+            for wrong in sorted(opened)[: self.needed] if len(opened) > self.needed else ():
+                others = {holder: shares for holder, shares in opened.items() if holder != wrong}
+                with suppress(RunError):
+                    return self._keys(survivors, dealt, others), wrong
+            raise
+
+    def _keys(
+        self, survivors: Sequence[int], dealt: Mapping[int, bytes], opened: Mapping[int, bytes]
+    ) -> list[bytes]:
+        """See `keys`; from the first shares that are enough."""
         holders = sorted(opened)[: self.needed]
-        places = (*self._public, *(holder + 1 for holder in holders))
-        total = np.zeros(count, dtype=np.uint64)
+        weights = _weights((*self._public, *(holder + 1 for holder in holders)))
+        keys = []
         for place, (dealer, other) in enumerate(self._opened(survivors)):
             *hints, digest = _parts(dealt[dealer])[other * (self.lost + 2) :][: self.lost + 2]
             shares = (opened[holder][KEY * place : KEY * (place + 1)] for holder in holders)
-            key = _value(places, [_number(part) for part in (*hints, *shares)], 0).to_bytes(KEY)
+            key = _dot(weights, map(_number, (*hints, *shares))).to_bytes(KEY)
             if _digest(key) != digest:
                 raise RunError(
                     f"the shares that the sites opened do not fit what site {dealer} dealt: a site or the network has "
                     "changed them, and the sum cannot be read; check that all sites run this version, and resume"
                 )
+            keys.append(key)
+        return keys
+
+    def mask(self, survivors: Sequence[int], keys: Sequence[bytes], count: int, words: int = 1) -> CellArray:
+        """The masks (count,) in the sum over the survivors, from their `keys`; words: see `Session.mask`."""
+        total = np.zeros(count, dtype=np.uint64)
+        for (dealer, other), key in zip(self._opened(survivors), keys, strict=True):
             total = plus(total, signed_words(key, dealer, other, count, words), words)
         return total
 
@@ -123,21 +149,18 @@ class Recovery:
         return [(dealer, other) for dealer in survivors for other in (dealer, *missing)]
 
 
-def _value(places: Sequence[int], values: Sequence[int], at: int) -> int:
-    """The value at a place of the polynomial with these values at these places, of the lowest degree."""
-    pairs = zip(_weights(tuple(places), at), values, strict=True)
-    return sum(weight * value for weight, value in pairs) % PRIME
+def _dot(weights: Iterable[int], values: Iterable[int]) -> int:
+    return sum(weight * value for weight, value in zip(weights, values, strict=True)) % PRIME
 
 
-@lru_cache(maxsize=64)
-def _weights(places: tuple[int, ...], at: int) -> tuple[int, ...]:
-    """The Lagrange polynomials of these places, at another one."""
+def _weights(places: Sequence[int]) -> list[int]:
+    """The Lagrange polynomials of these places, at 0: the weights of values there in the value at 0."""
 
     def weight(place: int) -> int:
         others = [other for other in places if other != place]
-        return prod(at - other for other in others) * pow(prod(place - other for other in others), -1, PRIME)
+        return prod(-other for other in others) * pow(prod(place - other for other in others), -1, PRIME)
 
-    return tuple(weight(place) % PRIME for place in places)
+    return [weight(place) % PRIME for place in places]
 
 
 def _number(part: bytes) -> int:
