@@ -320,7 +320,7 @@ def _check_banded(algorithm: Planned, workloads: Sequence[Workload]) -> None:
     require(
         all(load.fixed for load in workloads) and any(load.goes_on for load in workloads),
         "privacy.noise = banded needs batches in a fixed order, because noise that is correlated over steps helps only "
-        "if a record takes part in few of them: set local.fresh-batches to false, and local.batch-size to less than "
+        "if a record takes part in few of them: set local.fresh-batches to false, and local.batch-size to at most "
         "half of a client's rows",
     )
 
