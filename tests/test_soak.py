@@ -21,6 +21,7 @@ from deployed import Losing, await_, expected, rounds_in
 from numpy.testing import assert_array_equal
 from scenes import FAULTS, NODES, ON_SMALL_DISK, Proxy, Scene, small_disk
 
+from twinflower.privacy.charges import total_cost
 from twinflower.privacy.ledger import read_ledger
 from twinflower.simulation.runs.client_factory import client_of, guard_of, ledger_of
 from twinflower.simulation.runs.setup import prepare
@@ -73,7 +74,7 @@ def check(run, ledgers):
     for number, own in enumerate(ledgers):
         rounds = rounds_charged(own, run.session)
         assert len(rounds) == len(set(rounds)), f"node {number} was charged twice for a round: {rounds}"
-        spent = sum(charge.cost for charge in own.charges if charge.run == run.session)
+        spent = total_cost(charge for charge in own.charges if charge.run == run.session)
         assert spent <= plan.mu_limit**2 * (1 + 1e-9)
     assert used - missed <= charged <= used, (
         f"not charged: {used - missed - charged}, not asked: {charged - used}"
