@@ -167,6 +167,14 @@ def test_a_gap_is_the_objective_above_the_lowest_of_the_panel_under_the_same_see
         assert (zero.get_text(), zero.xy) == ("0", (10, 0))
 
 
+def test_the_name_of_a_line_that_ends_at_zero_stands_at_the_bottom_of_a_log_axis(tmp_path):
+    methods = ["fedavg", "fedprox", "scaffold", "feddyn", "isrl-dp", "fedpdm"]
+    text = experiment(methods, 'seeds = [0]\ny = ["distance"]\nlog-axes = ["distance"]')
+    axes = drawn(tmp_path, text, lambda nth, _: np.array([1.0, 0.5, 0.25 * nth])).axes[0]
+    heights = {label.get_text(): label.xyann[1] for label in axes.texts}
+    assert min(heights, key=heights.get) == "fedavg 0" and heights["fedavg 0"] == 0
+
+
 def test_a_band_that_ends_at_zero_reaches_the_bottom_of_a_log_axis(tmp_path):
     """Without the lower end, matplotlib would join the points on either side of it."""
     values = np.array([[4.0, 0.0, 2.0], [4.0, 3.0, 2.0], [4.0, 9.0, 2.0]])

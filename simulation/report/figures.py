@@ -334,8 +334,8 @@ def _apart(heights: Sequence[float]) -> list[float]:
 def _height(ax: Axes, line: Line2D) -> float:
     """The height of a line's last point, as a fraction of its panel, and inside of it."""
     y = np.asarray(line.get_ydata(), float)
-    last = np.flatnonzero(np.isfinite(y) & ((y > 0) | (ax.get_yscale() != "log")))[-1:]
-    if not len(last):
+    last = np.flatnonzero(np.isfinite(y))[-1:]
+    if not len(last) or (y[last[0]] <= 0 and ax.get_yscale() == "log"):
         return 0.0
     place = ax.transAxes.inverted().transform(ax.transData.transform((ax.get_xlim()[0], y[last[0]])))[1]
     return float(np.clip(place, 0.0, 1.0))
