@@ -1,15 +1,18 @@
 """Deployed nodes: how long stock FedAvg and ours take per round, and how much processor time per message.
 
-    python benchmarks/nodes.py --data-dir DIR [--rounds 10] [--turns 2]
+    python benchmarks/nodes.py --data-dir DIR [--rounds 10] [--turns 2] [--rows ROWS] [--epsilon EPSILON]
 
 Both apps run in turn on the same SuperLink and SuperNodes on this machine, on the MNIST job of `engine.py` with three
 clients. Flower starts a process for every message, so the time of a message is mostly that of imports. The first round,
-in which nodes install the app, does not count. Processor time is that of a node and all that it started.
+in which nodes install the app, does not count. Processor time is that of a node and all that it started. With --rows
+both apps get the first rows of MNIST only, and with --epsilon our run is private and its nodes keep ledgers.
 """
 
 import argparse
+import gzip
 import json
 import os
+import struct
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,6 +32,18 @@ from twinflower.simulation.runtimes.rehearsal import Deployment, deployment
 from twinflower.simulation.settings import Config, parse
 
 NODES = 3
+_PARTS = {"images-idx3": (16, 784), "labels-idx1": (8, 1)}  # bytes of the header, and of a row
+
+
+def cut(source: Path, folder: Path, rows: int) -> Path:
+    """Write the first rows of MNIST's training files, and its test files, to the folder."""
+    for part, (head, size) in _PARTS.items():
+        for kind, most in (("train", rows), ("t10k", 10_000)):
+            name = f"{kind}-{part}-ubyte"
+            text = gzip.decompress(next(source.glob(f"**/{name}.gz")).read_bytes())
+            body = text[8:head] + text[head : head + most * size]
+            (folder / name).write_bytes(text[:4] + struct.pack(">I", most) + body)
+    return folder
 
 
 def processor_seconds(nodes: Deployment) -> float:
@@ -56,11 +71,12 @@ def ours(nodes: Deployment, config: Config, folder: Path) -> list[float]:
 def measured(
     nodes: Deployment, config: Config, run: Callable[[Deployment, Config, Path], list[float]]
 ) -> tuple[float, float]:
-    """The median seconds of a round after the first, and the processor seconds per message."""
-    before = processor_seconds(nodes)
+    """The median seconds of a round after the first, and the processor seconds per message: one a round, and of our
+    app one more, with which it meets a node."""
+    before, messages = processor_seconds(nodes), NODES * (config.rounds + (run is ours))
     with tempfile.TemporaryDirectory() as folder:
         seconds = run(nodes, config, Path(folder))
-    return median(seconds[1:]), (processor_seconds(nodes) - before) / (NODES * config.rounds)
+    return median(seconds[1:]), (processor_seconds(nodes) - before) / messages
 
 
 def race(config: Config, turns: int) -> dict[str, tuple[float, float]]:
@@ -68,7 +84,10 @@ def race(config: Config, turns: int) -> dict[str, tuple[float, float]]:
     apps, found = {"stock": stock, "ours": ours}, {"stock": [], "ours": []}
     with deployment() as nodes:
         for number in range(NODES):
-            nodes.start_node(number, NODES, {"data-dir": config.data.dir})
+            own = {"data-dir": config.data.dir, "state-dir": str(nodes.home / f"state-{number}")}
+            nodes.start_node(
+                number, NODES, own | ({"lifetime-epsilon": 1e3} if config.privacy.epsilon else {})
+            )
         for turn in range(turns + 1):
             for name, run in apps.items():
                 done = measured(nodes, config if turn else config.put({"rounds": 2}), run)
@@ -82,6 +101,8 @@ def main() -> None:
     parser.add_argument("--data-dir", required=True, help="folder of the MNIST files")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--rows", type=int, help="how many training rows both apps have; default: all")
+    parser.add_argument("--epsilon", type=float, help="makes our run private")
     arguments = parser.parse_args()
     own = {
         "clients.count": NODES,
@@ -89,10 +110,14 @@ def main() -> None:
         "rounds": arguments.rounds,
         "evaluation.every": arguments.rounds,
     }
-    own["data.dir"] = str(Path(arguments.data_dir).absolute())
-    config = parse({"local.max-steps": STEPS}, JOB | own)
-    config.data.load(deferred=True)  # DataError before any process starts
-    found = race(config, arguments.turns)
+    if arguments.epsilon:
+        own |= {"privacy.mode": "gradient", "privacy.epsilon": arguments.epsilon, "data.row-norm": 1.0}
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(arguments.data_dir).absolute()
+        own["data.dir"] = str(cut(data, Path(folder), arguments.rows) if arguments.rows else data)
+        config = parse({"local.max-steps": STEPS}, JOB | own)
+        config.data.load(deferred=True)  # DataError before any process starts
+        found = race(config, arguments.turns)
     print("| deployed nodes | stock | ours | |", "|---|---|---|---|", sep="\n")
     for row, unit in enumerate(("a round, seconds", "a message, seconds of processor time")):
         theirs, own_ = found["stock"][row], found["ours"][row]

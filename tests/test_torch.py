@@ -47,6 +47,7 @@ from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.flower import engine
 from twinflower.simulation.settings import parse
 from twinflower.torch import ModuleObjective, batched
+from twinflower.torch.parameters import to_point
 
 FEW_ULPS = 1 + 2.0**-44
 FEATURES, CLASSES, ROWS = 7, 3, 9
@@ -154,6 +155,23 @@ def test_chunks_change_nothing_but_rounding(clip_norm):
         parts = replace(whole, chunk=chunk)
         assert_allclose(parts.value(x, rows), whole.value(x, rows), rtol=1e-12)
         assert_allclose(parts.grad(x, rows), whole.grad(x, rows), rtol=1e-9, atol=1e-12)
+
+
+def test_gradients_are_clipped_in_doubles_that_stay_in_the_cache(monkeypatch):
+    """A few rows at a time, to the same sum: doubles of all of them take longer to write than to compute."""
+    objective, seen = ModuleObjective(layers(), row_shape=(1, 8, 8), clip_norm=0.3), []
+    rng = np.random.default_rng(0)
+    rows = Batch(rng.random((200, 64)), rng.integers(10, size=200))
+    known = objective.grad(objective.start(), rows)
+
+    def noted(tensor):
+        seen.append(tensor.numel())
+        return to_point(tensor)
+
+    monkeypatch.setattr(batched, "to_point", noted)
+    monkeypatch.setattr(batched, "_IN_CACHE", 7 * objective.d)
+    assert_allclose(objective.grad(objective.start(), rows), known, rtol=1e-9, atol=1e-12)
+    assert max(seen) == 7 * objective.d
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 25])

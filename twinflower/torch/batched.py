@@ -23,6 +23,7 @@ from .checks import check_outputs, in_one_sentence, no_broadcasting
 from .parameters import RowFunctions, to_point
 
 _ROWS = 1024  # computed at once
+_IN_CACHE = 2**17  # entries of gradients in double precision at once, 1 MB
 _NUMBERS = 2**23  # largest number of entries in per-record gradients at once, 32 MB in float32
 _ALIGNED = 64  # bytes; for other alignments, kernels may round differently
 _FAR = 2**40  # beyond every table of embeddings
@@ -287,9 +288,15 @@ class Batched:
         A gradient that is not finite, or too long to be clipped, counts as 0. It raises no error, because that would
         reveal information about the row.
         """
-        grads = to_point(over_clients(self.functions.row_grads, dims)(*part))
+        grads, shares = over_clients(self.functions.row_grads, dims)(*part), to_point(part[3])
+        size = max(1, _IN_CACHE // grads.shape[-1])
+        blocks = [slice(first, first + size) for first in range(0, grads.shape[-2], size)]
+        return sum(self._clipped_sum(to_point(grads[..., own, :]), shares[..., own]) for own in blocks)  # type: ignore[return-value]
+
+    def _clipped_sum(self, grads: Array, shares: Array) -> Array:
+        """The sum (..., d) of gradients (..., b, d), each clipped, with the weights `shares` (..., b)."""
         lengths = norms(grads)
         there = lengths <= clippable(self.clip_norm, lengths.dtype)
         grads[~there] = 0.0
-        shares = np.where(there, clipping(self.clip_norm, lengths)[..., 0], 0.0) * to_point(part[3])
+        shares = np.where(there, clipping(self.clip_norm, lengths)[..., 0], 0.0) * shares
         return (shares[..., None, :] @ grads)[..., 0, :]  # type: ignore[no-any-return]
