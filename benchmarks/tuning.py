@@ -21,7 +21,8 @@ import numpy as np
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings.experiment import read_experiment
-from twinflower.simulation.tuning.grid import read_tuning, tune
+from twinflower.simulation.tuning.grid import read_tuning
+from twinflower.simulation.tuning.search import tune
 
 EPSILONS, SEEDS = (2.0, 8.0), range(100, 110)
 SHARES = {"charged, 10%": 0.1, "charged, 30%": 0.3, "free": 0.0}

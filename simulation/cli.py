@@ -137,6 +137,10 @@ def tune_(
     resume: Annotated[
         bool, typer.Option("--resume", help="take the scores of an interrupted tuning with the same --out")
     ] = False,
+    join: Annotated[
+        list[Path] | None,
+        typer.Option(help="take the curves that are tuned in this file from it (repeatable)"),
+    ] = None,
     force: Force = False,
 ) -> None:
     """Choose the best grid point of every curve on held-out training rows, and write the tuned experiment."""
@@ -144,8 +148,10 @@ def tune_(
     from .report.console import say
     from .results.files import require_free, write_text
     from .running import processes
-    from .tuning.grid import charged, read_tuning, tune, uneven
+    from .tuning.grid import charged, read_tuning, uneven
     from .tuning.scoring import journal_of
+    from .tuning.search import tune
+    from .tuning.tuned_file import read_tuned
 
     overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()
@@ -153,9 +159,10 @@ def tune_(
     if not (path.parent.is_dir() and not path.is_dir()):
         raise SettingError(f"{path} cannot be written: there is no such folder")
     tuning = read_tuning(experiment, overrides)
+    joined = read_tuned(join or [], tuning)
     say(*filter(None, [uneven(tuning)]))
     journal = journal_of(path, resume, charged(tuning))
-    write_text(path, tune(tuning, say, processes(jobs, "cohort"), journal, curve or []))
+    write_text(path, tune(tuning, say, processes(jobs, "cohort"), journal, curve or [], joined))
     if journal:
         journal.unlink(missing_ok=True)
     say(f"tuned: {path}")

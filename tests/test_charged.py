@@ -31,7 +31,8 @@ from twinflower.simulation.tuning.charged import (
     score_releases,
     stages,
 )
-from twinflower.simulation.tuning.grid import read_tuning, tune
+from twinflower.simulation.tuning.grid import read_tuning
+from twinflower.simulation.tuning.search import tune
 from twinflower.simulation.tuning.validation import split
 
 STEPS = [0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 3.0, 4.0]

@@ -1,5 +1,6 @@
 """The tuning helper: what it may look at, what it chooses, what it writes."""
 
+import json
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,10 @@ from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.tuning import scoring
-from twinflower.simulation.tuning.grid import read_tuning, tune, uneven
+from twinflower.simulation.tuning.grid import read_tuning, uneven
 from twinflower.simulation.tuning.scoring import Scorer
+from twinflower.simulation.tuning.search import tune
+from twinflower.simulation.tuning.tuned_file import read_tuned
 from twinflower.simulation.tuning.validation import held_out
 
 FILE = """
@@ -79,7 +82,7 @@ def test_the_best_point_of_every_curve_is_written_with_all_scores(file, tmp_path
         values = [value for _, value in rows]
         assert values == sorted(values, reverse=True)
     assert f"mu = {prox['fedprox']['mu']}" in tuned["scores"]["prox"][0][0]
-    assert said[-1].startswith("prox: chosen step-size = 1.0, mu = ")
+    assert any(line.startswith("prox: chosen step-size = 1.0, mu = ") for line in said)
     # it can be run, and tuned again
     again = tmp_path / "again.toml"
     again.write_text(text)
@@ -240,6 +243,17 @@ def test_a_file_tuned_by_a_column_can_be_tuned_again(tmp_path):
         ("step-size = [0.001, 1.0]", "", "nothing to tune: no curve has a grid"),
         (
             "mu = [0.0, 0.5]",
+            "mu = [0.5], fedprox.mu = [0.0]",
+            r"grid: 'mu' and 'fedprox.mu' are the same setting, which has one list; got \[0.5\] and \[0.0\]: leave one",
+        ),
+        (
+            "mu = [0.0, 0.5]",
+            "step-size = [0.5], step_size = [0.1]",
+            r"'step-size' is written in two ways, with \[0.5\] and \[0.1\]: leave one of them out",
+        ),
+        ("grid = {mu = [0.0, 0.5]}", "grid = 3", "grid must be keys with lists of values, such as .*; got 3"),
+        (
+            "mu = [0.0, 0.5]",
             "rho = [0.1]",
             "rho is a setting of algorithm fedpdm, .*, and this run has algorithm fedprox",
         ),
@@ -281,7 +295,7 @@ def test_curves_without_a_label_keep_their_own_scores(file):
 
 
 def test_a_place_that_cannot_be_written_is_told_before_anything_runs(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("twinflower.simulation.tuning.grid.tune", lambda *_: pytest.fail("it ran"))
+    monkeypatch.setattr("twinflower.simulation.tuning.search.tune", lambda *_: pytest.fail("it ran"))
     with pytest.raises(SettingError, match="there is no such folder"):
         tune_(file, out=tmp_path / "nowhere" / "tuned.toml", data_dir="")
 
@@ -322,13 +336,15 @@ def test_an_interrupted_tuning_goes_on_with_the_scores_that_are_known(file, tmp_
 
     monkeypatch.setattr(scoring, "score", counted)
     tune(read_tuning(file), said.append, journal=journal, labels=["prox"])
-    assert "pdm: is not to be tuned, stays as it is" in said and len(computed) == 4
+    assert (
+        "pdm: is not to be tuned, stays as it is" in said and len(computed) == 4 + 1
+    )  # the last are its own settings
     journal.write_text(journal.read_text()[:-5])
     assert tune(read_tuning(file), said.append, journal=journal) == plain
-    assert len(computed) == 4 + 1 + 2
+    assert len(computed) == 5 + 1 + 3
     file.write_text(FILE.replace("held-out = 0.25", "held-out = 0.5"))
     tune(read_tuning(file), said.append, journal=journal)
-    assert len(computed) == 4 + 1 + 2 + 6  # other rows, other scores
+    assert len(computed) == 5 + 1 + 3 + 8  # other rows, other scores
     with pytest.raises(SettingError, match="no curve is called 'pmd'; nearest: pdm|did you mean"):
         tune(read_tuning(file), said.append, labels=["pmd"])
 
@@ -349,22 +365,20 @@ def test_the_command_resumes_only_what_was_interrupted(file, tmp_path):
 
 
 def test_a_killed_worker_ends_a_tuning_with_one_sentence_and_loses_no_finished_score(file, tmp_path):
+    """The last point takes so long that it is running when the first is known."""
     journal, lines = tmp_path / "two.scores", []
-    file.write_text(FILE.replace("mu = [0.0, 0.5]", "mu = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]"))
-    plain = tune(read_tuning(file), say=lambda _: None)
+    file.write_text(FILE.replace("mu = [0.0, 0.5]", "rounds = [2, 100000]").replace("0.001, 1.0", "1.0"))
 
     def say(line):
         lines.append(line)
         for worker in active_children():
             worker.kill()
 
-    with pytest.raises(
-        RunError, match="a worker process ended unexpectedly, .*: use fewer --jobs, and go on with --resume"
-    ):
-        tune(read_tuning(file), say, 2, journal)
-    told = [line for line in lines if line.startswith("pdm: step-size")]
-    assert 1 <= len(told) <= len(journal.read_text().split("\n")[1:])
-    assert tune(read_tuning(file), lambda _: None, 2, journal) == plain
+    sentence = "a worker process ended unexpectedly, .*: use fewer --jobs, and go on with --resume"
+    with pytest.raises(RunError, match=sentence):
+        tune(read_tuning(file), say, 2, journal, labels=["prox"])
+    kept = [json.loads(line)[1] for line in journal.read_text().splitlines() if line]
+    assert lines[-1] == f"prox: step-size = 1.0, rounds = 2: {np.mean(kept[0]):.5g}"
 
 
 def test_a_slow_first_point_keeps_no_other_out_of_the_journal(file, tmp_path, monkeypatch):
@@ -381,6 +395,86 @@ def test_a_slow_first_point_keeps_no_other_out_of_the_journal(file, tmp_path, mo
     monkeypatch.setattr(scoring, "attempted", attempted)
     tune(read_tuning(file), said.append, 2, journal, labels=["pdm"])
     assert said[:2] == ["pdm: step-size = 0.001: 1", "pdm: step-size = 1.0: 0"]
+
+
+def test_a_curves_own_list_replaces_a_common_one_however_it_is_written(file):
+    file.write_text(FILE.replace("mu = [0.0, 0.5]", "fedprox.step-size = [0.1]"))
+    tuning = read_tuning(file)
+    assert tuning.grid(tuning.raw["curve"][1]) == {"fedprox.step-size": [0.1]}
+
+
+def test_a_setting_without_its_section_is_tuned_as_any_other(file):
+    file.write_text(FILE.replace("fedpdm.rho = 0.1", "rho = 0.1\ngrid = {rho = [0.2]}"))
+    tuned = tomllib.loads(tune(read_tuning(file), say=lambda _: None))
+    assert tuned["curve"][0]["fedpdm"]["rho"] == 0.2 and "rho" not in tuned["curve"][0]
+
+
+def test_curves_that_were_tuned_in_separate_jobs_are_joined(file, tmp_path):
+    """The result is that of one tuning, and nothing is computed again."""
+    pdm, prox, both = (tmp_path / f"{name}.toml" for name in ("pdm", "prox", "both"))
+    tune_(file, out=pdm, data_dir="", curve=["pdm"], jobs=1)
+    tune_(file, out=prox, data_dir="", curve=["prox"], jobs=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "score", lambda *_: pytest.fail("it was computed again"))
+        tune_(file, out=both, data_dir="", join=[pdm, prox], jobs=1)
+    assert both.read_text() == tune(read_tuning(file), say=lambda _: None)
+
+
+def test_a_single_curve_of_a_tuned_file_is_tuned_again_and_the_others_keep_values_and_scores(file, tmp_path):
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    tune_(file, out=first, data_dir="", jobs=1)
+    tune_(first, out=second, data_dir="", curve=["prox"], jobs=1)
+    assert second.read_text() == first.read_text()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("rounds = 4", "rounds = 5"), ("0.001, 1.0", "0.01, 1.0"), ("0.25", "0.3"), ("rho = 0.1", "rho = 0.2")],
+)
+def test_curves_of_another_experiment_are_not_joined(file, tmp_path, old, new):
+    part = tmp_path / "part.toml"
+    part.write_text(tune(read_tuning(file), lambda _: None, labels=["pdm"]))
+    tuning = read_tuning(file)
+    assert list(read_tuned([part], tuning)) == ["pdm"]
+    file.write_text(FILE.replace(old, new))
+    with pytest.raises(
+        SettingError, match="part.toml: the curve 'pdm' was tuned in another experiment.*: tune it anew"
+    ):
+        read_tuned([part], read_tuning(file))
+    with pytest.raises(
+        SettingError, match="two.toml has no scores: name a file that twinflower tune has written"
+    ):
+        read_tuned([file], tuning)
+    with pytest.raises(SettingError, match="part.toml: 'pdm' is in another file, too: name one of them"):
+        read_tuned([part, part], tuning)
+
+
+def test_a_best_point_at_an_end_of_its_list_is_told_at_the_end(file):
+    """Of three numbers or more, in whatever order they are written."""
+    said = []
+    file.write_text(FILE.replace("[0.001, 1.0]", "[0.001, 1.0, 0.01]"))
+    tune(read_tuning(file), say=said.append)
+    edge = "at an end of its list: step-size = 1.0; a better value may lie outside"
+    assert [line for line in said if "list" in line] == [f"pdm: {edge}", f"prox: {edge}"]
+    assert said[-1] == f"prox: {edge}"
+
+
+@pytest.mark.parametrize(
+    ("by", "rates", "told"),
+    [
+        ("objective", "[1.0, 1e-9]", []),
+        ("objective", "[0.4, 1e-9]", ["the curve's own settings"]),
+        ("objective", "[1e-9]", ["the curve's own settings", "the model before training"]),
+        ("accuracy", "[1e-9]", ["the curve's own settings", "the model before training"]),
+    ],
+)
+def test_a_grid_that_is_no_better_than_the_start_or_the_curve_itself_is_told(file, by, rates, told):
+    """The curve itself has the default step; with one of 1e-9 the model stays at the start."""
+    file.write_text(FILE.replace('"accuracy"', f'"{by}"').replace("[0.001, 1.0]", rates))
+    said = []
+    tune(read_tuning(file), say=said.append, labels=["pdm"])
+    found = [line.partition("better than ")[2] for line in said if "no point" in line]
+    assert [words.rpartition(":")[0] for words in found] == told
 
 
 def test_a_value_that_is_there_twice_changes_no_other_score(file):

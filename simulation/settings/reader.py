@@ -89,11 +89,19 @@ def merge(layers: Sequence[Raw], tables: int = 0) -> Merged:
 
 
 def flatten(raw: Raw, section: str = "") -> dict[str, Any]:
-    """The settings of nested tables as one flat dictionary, with dotted keys in kebab case."""
+    """The settings of nested tables as one flat dictionary, with dotted keys in kebab case.
+
+    SettingError for a key that is written in two ways.
+    """
     found: dict[str, Any] = {}
     for key, value in raw.items():
         name = f"{section}.{kebab(key)}" if section else kebab(key)
-        found |= flatten(value, name) if isinstance(value, Mapping) else {name: value}
+        new = flatten(value, name) if isinstance(value, Mapping) else {name: value}
+        for twice in found.keys() & new.keys():
+            raise SettingError(
+                f"'{twice}' is written in two ways, with {found[twice]} and {new[twice]}: leave one of them out"
+            )
+        found |= new
     return found
 
 

@@ -29,75 +29,31 @@ do: then every candidate is charged (`charged`). Without it, a private run on ta
 public = true, which says that everybody may know these rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from twinflower.data.sets import OWN, TABLES
 from twinflower.errors import SettingError, require
 from twinflower.settings import check_choice, nearest
 
 from ..experiment_files import load_toml
-from ..runs.setup import prepare
 from ..settings import Config, Value
 from ..settings.config import configured
 from ..settings.experiment import CURVE_WORDS, combinations, read_experiment, settings_in
-from ..settings.reader import (
-    chosen,
-    counting_words,
-    flatten,
-    merge,
-    resolve,
-    to_tables,
-    to_toml,
-    toml_lines,
-    toml_value,
-)
-from .charged import Charged
-from .scoring import COLUMNS, Outcome, Scorer
+from ..settings.reader import chosen, counting_words, flatten, merge, resolve
+from .scoring import COLUMNS
 
-_HEAD = ("title", "source", "claim", "verdict", "seeds", "x", "y", "log-axes", "centre", "ends")
 _RULES: dict[str, Any] = {"seeds": [100, 101], "held-out": 0.2, "by": "objective", "public": False}
-_HELD_OUT = {
+HELD_OUT = {
     "objective": "minus the objective on the held-out rows",
     "accuracy": "accuracy (R^2 of a regression) on the held-out rows",
     "node-objective": "minus the mean over clients of their own models' objective on the held-out rows",
 }
-_MEASURES = (*_HELD_OUT, *COLUMNS)
+_MEASURES = (*HELD_OUT, *COLUMNS)
 
 Point = dict[str, Value]
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Score:
-    """A point of a grid and its score for every tuning seed; higher is better, -inf if it diverged.
-
-    reached: in a charged tuning, the round up to which the candidate was trained; a candidate that was trained longer
-    is better.
-    """
-
-    point: Point
-    values: list[float]
-    reached: int = 0
-
-    @property
-    def mean(self) -> float:
-        """The mean score over the seeds."""
-        return float(np.mean(self.values))
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """What the best point has most of."""
-        return self.reached, self.mean
-
-    @property
-    def text(self) -> str:
-        """The point as a user would type it, key = value."""
-        return ", ".join(f"{key} = {toml_value(value)}" for key, value in self.point.items())
 
 
 @dataclass(frozen=True)
@@ -125,8 +81,11 @@ class Tuning:
 
     def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:
         """The lists of values that apply to a curve, by key."""
-        own = curve.get("grid")
-        return {} if own == {} else flatten(self.raw.get("grid", {})) | flatten(own or {})
+        if curve.get("grid") == {}:
+            return {}
+        own, names = _lists(curve), counting_words(self.choices(curve))
+        words = {names.get(word, word): word for word in own}
+        return {words.get(names.get(key, key), key): values for key, values in _lists(self.raw).items()} | own
 
     def points(self, curve: Mapping[str, Any]) -> list[Point]:
         """All combinations of the values in the curve's lists."""
@@ -134,16 +93,31 @@ class Tuning:
 
     def config(self, curve: Mapping[str, Any], point: Point) -> Config:
         """The configuration of one point, with evaluation only at the end."""
-        merged = merge([self.raw["run"], settings_in(curve), point, self.overrides], tables=2)
+        merged = merge([self.raw["run"], settings_in(curve), point, self.overrides], tables=1)
         config = configured(merged.values)
         return config.put({"evaluation.every": config.rounds, "evaluation.early": 0})
 
     def settled(self, curve: Mapping[str, Any], point: Point) -> dict[str, Any]:
         """The curve with the values of a point, whose keys get their sections."""
-        own = flatten(settings_in(curve))
         choices = self.choices(curve)
+        values = {resolve(key, choices).name: value for key, value in point.items()}
         words = {key: value for key, value in curve.items() if key in CURVE_WORDS}
-        return {**words, **own, **{resolve(key, choices).name: value for key, value in point.items()}}
+        own = {
+            key: value
+            for key, value in flatten(settings_in(curve)).items()
+            if resolve(key, choices).name not in values
+        }
+        return {**words, **own, **values}
+
+
+def _lists(table: Mapping[str, Any]) -> dict[str, list[Value]]:
+    """The lists of values in the `grid` of a curve or of the file, by key as written."""
+    lists = table.get("grid", {})
+    if not isinstance(lists, Mapping):
+        raise SettingError(
+            f"grid must be keys with lists of values, such as {{rounds = [10, 20]}}; got {lists!r}"
+        )
+    return flatten(lists)
 
 
 def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tuning:
@@ -162,7 +136,7 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
         if not 0 < rules["held-out"] < 1:
             raise SettingError(f"held-out must be between 0 and 1; got {rules['held-out']}")
         check_choice("by", rules["by"], _MEASURES)
-        if rules["by"] not in _HELD_OUT and "held-out" in raw["tune"]:
+        if rules["by"] not in HELD_OUT and "held-out" in raw["tune"]:
             raise SettingError(
                 f"[tune] by = '{rules['by']}' is measured on all training rows: remove held-out"
             )
@@ -178,7 +152,7 @@ def read_tuning(path: Path, overrides: Mapping[str, Value] | None = None) -> Tun
 
 def _check_measure(tuning: Tuning, config: Config) -> None:
     require(config.data.name != OWN, "tune needs all rows at hand; those of data own are at their sites")
-    if not config.evaluation.reference and tuning.by not in _HELD_OUT:
+    if not config.evaluation.reference and tuning.by not in HELD_OUT:
         raise SettingError(
             f"[tune] by = '{tuning.by}' compares with the optimum: set reference = true in [run.evaluation]"
         )
@@ -203,8 +177,10 @@ def _check_measure(tuning: Tuning, config: Config) -> None:
 
 def _check_grids(tuning: Tuning) -> None:
     grids = [tuning.grid(curve) for curve in tuning.raw["curve"]]
-    common = flatten(tuning.raw.get("grid", {}))
+    common = _lists(tuning.raw)
     for curve, grid in zip(tuning.raw["curve"], grids, strict=True):
+        for lists in (common, _lists(curve)):
+            _check_spellings(lists, counting_words(tuning.choices(curve)))
         foreign = sorted((common.keys() & grid.keys()) - set(counting_words(tuning.choices(curve))))
         if foreign:
             if not any(foreign[0] in counting_words(tuning.choices(other)) for other in tuning.raw["curve"]):
@@ -221,36 +197,19 @@ def _check_grids(tuning: Tuning) -> None:
     require(any(grids), "nothing to tune: no curve has a grid of settings to choose from")
 
 
-def tune(
-    tuning: Tuning, say: Say = print, jobs: int = 1, journal: Path | None = None, labels: Sequence[str] = ()
-) -> str:
-    """Score every grid point of every curve that has a grid; return the tuned file as text.
-
-    jobs: how many points are scored at a time, each in its own process. journal: see `Scorer`; scores in it are not
-    computed again. labels: of the curves to tune; if there are none, all.
-    """
-    chosen_curves = _named(tuning, labels)
-    scorer = Scorer(tuning.seeds, tuning.held_out, tuning.by, jobs, journal)
-    if journal and journal.is_file():
-        scorer.read()
-    curves, tables = [], {}
-    for curve in tuning.raw["curve"]:
-        label = tuning.label(curve)
-        if not tuning.grid(curve) or curve not in chosen_curves:
-            say(f"{label}: {'is not to be tuned' if tuning.grid(curve) else 'has no grid'}, stays as it is")
-            curves.append(curve)
-            continue
-        scores = _scores(tuning, curve, say, scorer)
-        best = max(scores, key=lambda s: s.rank)
-        if not best.mean > -np.inf:
-            raise SettingError(f"{label}: no point of the grid gives a model")
-        say(f"{label}: chosen {best.text}{_edges(best, tuning.grid(curve))}")
-        curves.append(tuning.settled(curve, best.point))
-        tables[label] = scores
-    return _document(tuning, curves, tables)
+def _check_spellings(lists: Mapping[str, Any], names: Mapping[str, str]) -> None:
+    """SettingError for a setting that has two lists, because its name is written in two ways."""
+    words: dict[str, str] = {}
+    for word in lists:
+        other = words.setdefault(names.get(word, word), word)
+        if other != word:
+            raise SettingError(
+                f"grid: '{other}' and '{word}' are the same setting, which has one list; got {lists[other]} and "
+                f"{lists[word]}: leave one of them out"
+            )
 
 
-def _named(tuning: Tuning, labels: Sequence[str]) -> list[Any]:
+def named(tuning: Tuning, labels: Sequence[str]) -> list[Any]:
     """The curves with these labels, in every panel, or all; SettingError for a label that no curve has."""
     curves = tuning.raw["curve"]
     of = [{str(curve.get("label", "")), tuning.label(curve)} for curve in curves]
@@ -274,123 +233,3 @@ def uneven(tuning: Tuning) -> str:
         f"warning: curves have {min(counts)} to {max(counts)} points, and of more points a better one is found by "
         "chance: give every method the same number"
     )
-
-
-def _scores(tuning: Tuning, curve: Mapping[str, Any], say: Say, scorer: Scorer) -> list[Score]:
-    """The scores of a curve's points, charged if privacy.tune-share says so."""
-    config = tuning.config(curve, {})
-    if config.privacy.tune_share:
-        require(
-            scorer.jobs == 1, "with privacy.tune-share candidates are charged in stages: leave out --jobs"
-        )
-        return _charged(tuning, curve, say)
-    if config.privacy.mode != "none":
-        rows = (
-            "[tune] public = true says so"
-            if tuning.public
-            else f"the data set {config.data.name} is published"
-        )
-        say(f"{tuning.label(curve)}: free, because {rows}; the guarantee does not cover the choice")
-    return _free(tuning, curve, say, scorer)
-
-
-def _charged(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
-    """The released scores of a charged tuning, each from the last stage that the candidate reached."""
-    label = tuning.label(curve)
-
-    def reported(line: str) -> None:
-        say(f"{label}: {line}")
-
-    points = {Score(point, []).text: point for point in tuning.points(curve)}
-    tried = [(text, _tried(tuning, curve, point, reported)) for text, point in points.items()]
-    configs = [(text, config) for text, config in tried if config is not None]
-    if not configs:
-        raise SettingError(f"{label}: no point of the grid gives a model")
-    plan = Charged.of(configs, tuning.held_out, tuning.seeds[0])
-    for line in plan.announced():
-        reported(line)
-    found = plan.run(reported)
-    return [Score(points[c.text], [c.score.value], c.reached) for c in found]
-
-
-def _tried(tuning: Tuning, curve: Mapping[str, Any], point: Point, say: Say) -> Config | None:
-    """The configuration of a point; None, and a line that says why, if its settings are incompatible."""
-    try:
-        config = tuning.config(curve, point)
-        prepare(config)
-    except SettingError as error:  # for example, a step-size that is too large for this mu
-        say(f"{Score(point, []).text}: left out ({error})")
-        return None
-    return config
-
-
-def _free(tuning: Tuning, curve: Mapping[str, Any], say: Say, scorer: Scorer) -> list[Score]:
-    """The scores of a curve's points by `scorer`, each said as it becomes known."""
-    label, points = tuning.label(curve), tuning.points(curve)
-    tried = [_configured(tuning, curve, point) for point in points]
-    outcomes = scorer.scores([own for own in tried if isinstance(own, Config)])
-    found = []
-    for point, own in zip(points, tried, strict=True):
-        values, why = next(outcomes) if isinstance(own, Config) else own
-        found.append(Score(point, values))
-        say(f"{label}: {found[-1].text}: {found[-1].mean:.5g}{why}")
-    return found
-
-
-def _configured(tuning: Tuning, curve: Mapping[str, Any], point: Point) -> Config | Outcome:
-    """The configuration of a point, or -inf and the reason if its settings are incompatible."""
-    try:
-        return tuning.config(curve, point)
-    except SettingError as error:
-        return [-np.inf], f" ({error})"
-
-
-def _edges(best: Score, grid: Mapping[str, list[Value]]) -> str:
-    """A remark on chosen values at an end of their list, where a better value may lie outside; else empty."""
-    ends = [
-        key for key, values in grid.items() if len(values) > 2 and best.point[key] in (values[0], values[-1])
-    ]
-    return f"; at the end of its list: {', '.join(ends)}" if ends else ""
-
-
-def _document(tuning: Tuning, curves: list[dict[str, Any]], tables: Mapping[str, list[Score]]) -> str:
-    """The text of the tuned experiment file: header, [tune], [grid], [run], tuned curves and scores."""
-    raw = tuning.raw
-    rules = {"seeds": tuning.seeds, "held-out": tuning.held_out, "by": tuning.by}
-    rules |= {"public": True} if tuning.public else {}
-    if tuning.by in COLUMNS:
-        del rules["held-out"]
-    parts = [
-        "".join(_head_line(key, raw[key]) for key in _HEAD if key in raw),
-        "[tune]\n" + to_toml(rules),
-        "[grid]\n" + to_toml(flatten(raw.get("grid", {}))),
-        to_tables(flatten(raw["run"], "run")),
-        *("[[curve]]\n" + to_toml(_curve_keys(curve)) for curve in curves),
-        _score_tables(tuning, tables),
-    ]
-    return "\n".join(parts)
-
-
-def _head_line(key: str, value: Any) -> str:
-    if isinstance(value, str) and "\n" in value:
-        return f"{key} = {toml_lines(value)}\n"
-    return to_toml({key: value})
-
-
-def _curve_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a curve, its settings after its label and before its sweep and grid."""
-    words = {key: value for key, value in curve.items() if key in CURVE_WORDS}
-    lists = {key: flatten(words.pop(key)) for key in ("sweep", "grid") if key in words}
-    return words | flatten(settings_in(curve)) | lists
-
-
-def _score_tables(tuning: Tuning, tables: Mapping[str, list[Score]]) -> str:
-    """The table [scores]: for every tuned curve its points, best first."""
-    sign = _HELD_OUT.get(tuning.by, f"minus {tuning.by}")
-    order = "; longer training first" if any(s.reached for own in tables.values() for s in own) else ""
-    lines = [f"[scores]  # {sign}, mean over the tuning seeds; higher is better{order}"]
-    for label, scores in tables.items():
-        ranked = sorted(scores, key=lambda s: s.rank, reverse=True)
-        rows = [f"    [{toml_value(s.text)}, {s.mean:.6g}]," for s in ranked]
-        lines += [f"{toml_value(label)} = [", *rows, "]"]
-    return "\n".join(lines) + "\n"

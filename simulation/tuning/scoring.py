@@ -66,6 +66,13 @@ class Scorer:
                     next(steps)
                 yield self.known[key]
 
+    def start(self, config: Config) -> float:
+        """The mean score of the model before training; -inf for a column of metrics.csv."""
+        if self.by in COLUMNS:
+            return -np.inf
+        held = [held_out(setup, self.share) for setup in prepare_seeds(config, self.seeds)]
+        return float(np.mean([_judge(setup, setup.start, None, rows, self.by) for setup, rows in held]))
+
     def _steps(self, pool: ProcessPoolExecutor | None, new: Mapping[str, Config]) -> Iterator[None]:
         """Keep the outcomes of new configurations as they end, one or several with each step."""
         attempt = partial(attempted, seeds=self.seeds, share=self.share, by=self.by)
@@ -131,7 +138,10 @@ def score(config: Config, seeds: list[int], share: float, by: str) -> list[float
         return [_finite(-_column(result, by)) for result in cohort.train(setups)]
     training, held = zip(*(held_out(s, share) for s in setups), strict=True)
     judged = zip(cohort.train(training), held, strict=True)
-    return [-np.inf if r.model is None else _finite(_judge(r, r.model, rows, by)) for r, rows in judged]
+    return [
+        -np.inf if r.model is None else _finite(_judge(r.setup, r.model, r.points, rows, by))
+        for r, rows in judged
+    ]
 
 
 def _finite(value: float) -> float:
@@ -145,12 +155,12 @@ def _column(result: Run, name: str) -> float:
     return float(last.get(name, last["distance"])) if result.model is not None else np.inf
 
 
-def _judge(result: Run, x: Array, held: Batch, by: str) -> float:
+def _judge(setup: PreparedRun, x: Array, points: Array | None, held: Batch, by: str) -> float:
+    """The score of a model x (d,), or with "node-objective" of the clients' own models (N, d), if there are any."""
     if by == "accuracy":
-        return float(result.setup.objective.score(x, held))
-    own = result.points if by == "node-objective" else None
-    models = x[None] if own is None else own
-    return -float(np.mean([_objective(result.setup, model, held) for model in models]))
+        return float(setup.objective.score(x, held))
+    own = points if by == "node-objective" else None
+    return -float(np.mean([_objective(setup, model, held) for model in (x[None] if own is None else own)]))
 
 
 def _objective(setup: PreparedRun, x: Array, rows: Batch) -> float:
