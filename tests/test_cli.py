@@ -553,7 +553,7 @@ def test_a_private_run_ends_with_its_guarantee(call, tmp_path, runtime):
         "for it is right at most 82.1% of the time (a guess: 50%)\n"
     ) in text
     guide = (ROOT / "docs" / "guarantee.md").read_text()
-    quoted = " ".join(line[2:] for line in guide.splitlines() if line.startswith("> "))
+    quoted = " ".join(guide.split("```text\n")[1].partition("```")[0].split())
     assert sentence == f"{quoted}; simulation: the noise is seeded, not secret"
     status, text, _ = call("run", DIGITS, "--set", "privacy.mode=none", "--set", "rounds=2",
                            "--out", tmp_path / "open")  # fmt: skip

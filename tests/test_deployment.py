@@ -1,7 +1,7 @@
 """The fault matrix, on real SuperLink and SuperNode processes: `python -m pytest -m deployment`.
 
 Each run is compared with the in-process runtime under the same losses: the model must have the same bits. With the
-environment variable TWINFLOWER_FAULT_TABLE set to a file, the rows behind the table of docs/deployment.md go there.
+environment variable TWINFLOWER_FAULT_TABLE set to a file, a table of all faults goes there.
 """
 
 import json

@@ -3,11 +3,13 @@
 import math
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from site_files import three_sites
 from test_sites import SCHEMA, table
 
+from twinflower.data.schema_file import DRAFT
 from twinflower.errors import SettingError
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import Budget
@@ -51,6 +53,15 @@ def test_all_that_is_right_is_said_and_nothing_is_written(node, tmp_path):
     assert kinds == ["config", "table", "state", "budget", "run"]
     assert right[-1] == "run: the site takes part, and plans epsilon 4"
     assert not (tmp_path / "state").exists()
+
+
+def test_a_schema_that_is_still_a_draft_is_said(node):
+    config, run = node
+    schema = Path(config["schema"])
+    schema.write_text(f"{DRAFT} site-0.csv.\n{schema.read_text()}")
+    right, wrong = check_node(text(config), run)
+    assert not wrong
+    assert [line for line in right if line.startswith(f"warning: {schema} is a draft: its ranges")]
 
 
 def test_all_that_is_wrong_is_said_at_once(node, tmp_path):
