@@ -322,6 +322,7 @@ def test_rows_of_one_class_are_mentioned(tmp_path, labels):
     [
         (["epsilon=8"], "--set epsilon=8: privacy.epsilon is a setting of privacy.mode"),
         (["rounds=0", "rho=1"], "--set rounds=0: rounds must be"),
+        (["privacy.mode=some"], "--set privacy.mode=some: privacy.mode must be one of"),
         (["rounds=0", "rho=-1"], "--set rounds=0 --set rho=-1: "),
     ],
 )

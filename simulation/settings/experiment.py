@@ -142,7 +142,8 @@ def _at_fault(
     for blamed in (*([word] for word in overrides), list(overrides)):
         with suppress(SettingError):
             plan({word: value for word, value in overrides.items() if word not in blamed})
-            return " ".join(f"--set {word}={shown(overrides[word])}" for word in blamed)
+            texts = {word: shown(overrides[word]).strip("'") for word in blamed}
+            return " ".join(f"--set {word}={text}" for word, text in texts.items())
     return str(path)
 
 
