@@ -11,6 +11,7 @@ from twinflower.algorithms.tamuna import Message, mask_of
 from twinflower.errors import ReplyError, SettingError
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.regularisers import L1, ZERO
+from twinflower.simulation.runs.advice import warnings
 
 N, MANY = 6, LocalSchedule(0, 10_000)
 INFO = RunInfo(N, key=7)
@@ -83,3 +84,17 @@ def test_settings_that_make_no_sense(keys, words):
         small("tamuna", **keys)
     with pytest.raises(SettingError):
         Tamuna(L1(0.1))
+
+
+@pytest.mark.parametrize(
+    ("control_step", "warned"), [(0.0, False), (0.05, True), (0.1, False), (0.1142, False), (0.115, True)]
+)
+def test_a_control_step_beyond_the_range_of_the_theory_is_warned_about(control_step, warned):
+    """p = .2, s = 2, N = 8: from p/2 = .1 to p (8 * 1) / (2 * 7) = .1143; 0 is the end of it."""
+    told = [
+        text
+        for text in warnings(small("tamuna", control_step=control_step, senders=2))
+        if "control-step" in text
+    ]
+    assert len(told) == warned
+    assert all("from p/2 = 0.1 to p N (s - 1) / (s (N - 1)) = 0.1143" in text for text in told)

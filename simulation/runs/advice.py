@@ -70,6 +70,7 @@ def warnings(setup: PreparedRun) -> list[str]:
         *_unfinished(setup),
         *_people(setup),
         *_random_strata(setup),
+        *(f"warning: {text}" for text in setup.method.beyond_theory()),
         *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
     ]
 

@@ -278,6 +278,10 @@ class Algorithm(ABC):
         size = public + effect * (bounds.gradient + (1 + bounds.steepest) * public)
         return Rounding(size, size)
 
+    def beyond_theory(self) -> list[str]:
+        """For each setting beyond what the method's theory allows, a sentence with the limit and its source."""
+        return []
+
     def forecast(
         self, bounds: Bounds, noise_multiplier: float, workload: Workload, start: Array, away: float | None = None
     ) -> list[tuple[str, str]]:

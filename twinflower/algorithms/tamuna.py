@@ -1,4 +1,5 @@
-"""TAMUNA with all clients in every round (Condat, Agarsky, Malinovsky and Richtarik, arXiv 2302.09832).
+"""TAMUNA with all clients in every round (Condat, Agarsky, Malinovsky and Richtarik, arXiv 2302.09832), which is then
+CompressedScaffnew (Condat, Agarsky and Richtarik, arXiv 2210.13277).
 
     minimise  (1/N) sum_i f_i(x),     f_i smooth
     x_i <- x_i - gamma (grad f_i(x_i) - h_i), a random number of times from x0                            (1)
@@ -138,6 +139,22 @@ class Tamuna(ProxSkip):
             )
 
     @property
+    def largest_control_step(self) -> float:
+        """p N (s - 1) / (s (N - 1)), the largest eta for which the authors show a linear rate; with s = N it is p."""
+        s, n = self.senders, self.info.num_clients
+        return self.communication_probability * (n * (s - 1) / (s * (n - 1)) if n > s else 1.0)
+
+    def beyond_theory(self) -> list[str]:
+        """The range of eta in the README of the authors' program (Flower's baselines/tamuna)."""
+        least, most, eta = self.communication_probability / 2, self.largest_control_step, self.control_step
+        if not eta or least <= eta <= most * (1 + 1e-12):
+            return []
+        return [
+            f"tamuna.control-step must be from p/2 = {least:.4g} to p N (s - 1) / (s (N - 1)) = {most:.4g} for the "
+            f"linear rate of TAMUNA (arXiv 2302.09832, by the authors' program); got {eta:g}: 0 takes the largest"
+        ]
+
+    @property
     def inbox(self) -> Layout:
         """The layout of x0 and the column."""
         return Layout(Message, Point("x"), Count("column", most=self.info.num_clients - 1))
@@ -165,8 +182,7 @@ class Tamuna(ProxSkip):
 
     def _control(self, state: Any, inbox: Any) -> Array:
         """h_i after the step that waits for x0."""
-        s, n = self.senders, self.info.num_clients
-        eta = self.control_step or self.communication_probability * (n * (s - 1) / (s * (n - 1)) if n > s else 1.0)
+        eta = self.control_step or self.largest_control_step
         way = np.where(self._mask(state.column, inbox.x.shape[-1]), inbox.x - state.sent, 0.0)
         return state.control + eta / self.step_size * way  # type: ignore[no-any-return]  # (3)
 
