@@ -105,19 +105,21 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize(
-    (
-        "schedule",
-        "least",
-    ),  # with one step on all rows the record is in every batch, and its bound is attained
+    ("schedule", "least"),
     [
         (LocalSchedule(0, 1), 0.999),
-        (LocalSchedule(0, 4), 0),
-        (LocalSchedule(2, 9), 0),
-        (LocalSchedule(3, 7), 0),
+        (LocalSchedule(0, 4), 0.999),
+        (LocalSchedule(2, 9), 0.73),
+        (LocalSchedule(3, 7), 0.95),
     ],
 )
 @pytest.mark.parametrize(("name", "privacy"), PRIVATE)
 def test_state_and_message_of_every_method_are_functions_of_what_was_released(name, privacy, schedule, least):
+    """With all rows the record is in every batch, all slopes are saturated, and its bound is attained.
+
+    With mini-batches the bound is that of the worst places in the epochs. Places are drawn, and with a pull towards x0
+    they matter: the best of six rounds attain .738 and .957 of the bound, and all of it without a pull.
+    """
     info = RunInfo(rounds=6, row_norm=0.7)
     algorithm = method(name, step_size=0.9, privacy=privacy, info=info, allocation="static")
     moves = moves_of(
