@@ -86,7 +86,7 @@ def race(config: Config, turns: int) -> dict[str, tuple[float, float]]:
         for number in range(NODES):
             own = {"data-dir": config.data.dir, "state-dir": str(nodes.home / f"state-{number}")}
             nodes.start_node(
-                number, NODES, own | ({"lifetime-epsilon": 1e3} if config.privacy.epsilon else {})
+                number, NODES, own | ({"lifetime-epsilon": 1e3} if config.method.privacy != "none" else {})
             )
         for turn in range(turns + 1):
             for name, run in apps.items():
