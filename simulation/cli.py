@@ -139,7 +139,7 @@ def tune_(
     ] = False,
     join: Annotated[
         list[Path] | None,
-        typer.Option(help="take the curves that are tuned in this file from it (repeatable)"),
+        typer.Option(help="a tuned file, whose tuned curves are taken as they are (repeatable)"),
     ] = None,
     force: Force = False,
 ) -> None:

@@ -43,7 +43,7 @@ FOLDERS = {(name, "out") for name in ("run", "deploy", "path", "refit", "audit")
 KEYS = {("identity", "file")}  # never overwritten
 READ = {  # files and folders, some of which get a report of their own
     "experiment", "resume", "folder", "model", "against", "rows", "folders", "files", "check", "ledger", "run_config",
-    "data_dir", "allowed",
+    "data_dir", "allowed", "join",
 }  # fmt: skip
 COMMANDS = get_command(app).commands
 
