@@ -33,9 +33,9 @@ without constraints and with E = 1 EF14 (Seide et al. 2014). The equation number
 - A client's w is the last one that it is known to have: with all clients there is one w, as in (5); a sampled client
   receives entries of the difference from its own. (6) takes the mean over those that replied. v_j is a change of
   the point, not divided by eta, so that e_j keeps its meaning if steps decay. C is top-k or rand-k, without d/k.
-- The problem (`problems.constraints`): f is the mean loss of the group `minimise` plus the objective's penalty, g_m is
-  F_m - U_m of `bounded_losses`, a mean over all of a client's rows, in which other rows count 0. So a group of a tenth
-  of the rows has a tenth of the slope and of the value that epsilon (`threshold`) is compared with.
+- The problem (`problems.constraints`): f is the loss of the group `minimise` plus the objective's penalty, g_m is
+  F_m - U_m of `bounded_losses`. Both are means over all of a client's rows, in which other rows count 0. So a group of
+  a tenth of the rows has a tenth of the slope and of the value that epsilon (`threshold`) is compared with.
 
 Fixed point. None: s jumps, and the points move around the solution by steps of length eta; their mean converges. If no
 bound is ever exceeded, all clients take part and messages are whole, x is FedAvg's. With few sampled clients G is above
@@ -95,7 +95,7 @@ class Switching(LocalMethod, BoundedLosses):
     The settings are those of `LocalMethod` (`missing` and `sensitivity` have no effect) and of `BoundedLosses`, and
     these.
 
-    minimise: the group whose mean loss is f; "none" leaves the objective's penalty alone. threshold: epsilon in (4).
+    minimise: the group whose loss is in f; "none" leaves the objective's penalty alone. threshold: epsilon in (4).
     switching, beta: (4); with beta = 0 it is the theory's least, 2 / epsilon. final_model: "average" is (6).
     """
 
@@ -103,7 +103,7 @@ class Switching(LocalMethod, BoundedLosses):
     server_columns: ClassVar[tuple[str, ...]] = ("switch", "squared_norm")
     model_columns: ClassVar[tuple[str, ...]] = ("cost", "excess", "group_cost", "group_objective")
 
-    minimise: Annotated[str, Setting("rows whose mean loss is minimised: cost, class C, feature J or none")] = field(
+    minimise: Annotated[str, Setting("rows whose loss is minimised: cost, class C, feature J or none")] = field(
         default="cost", kw_only=True
     )
     threshold: Annotated[
