@@ -144,7 +144,7 @@ class Switching(LocalMethod, BoundedLosses):
 
     @cached_property
     def group(self) -> Group:
-        """The rows whose mean loss is f."""
+        """The rows whose losses, summed and divided by the number of all rows, are f without the penalty."""
         return parse_group(self.minimise, "minimise")
 
     def slope(self, objective: Any, x: Array, rows: Batch, inbox: Any) -> Array:
