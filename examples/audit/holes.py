@@ -109,11 +109,11 @@ def masks_case() -> Iterator[audit.Case]:
         about="TF-2026-1",
     )
 
-    def words(secret: bytes, agreed: bytes, count: int) -> Any:
-        return derived(secret, agreed[:-8], count)
+    def key(secret: bytes, agreed: bytes) -> bytes:
+        return derived(secret, agreed[:-8])
 
-    derived = masks._words
-    return both(case, {(masks, "_words"): words})
+    derived = masks._key
+    return both(case, {(masks, "_key"): key})
 
 
 # ------------------------------------------------------------------------- TF-2026-2: a bound on rows as an oracle
