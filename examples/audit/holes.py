@@ -17,7 +17,7 @@ from mutants import Patches, mutant
 
 from twinflower import audit
 from twinflower import settings as limits
-from twinflower.algorithms import ssca_constrained
+from twinflower.algorithms import bounded_losses
 from twinflower.clients import SumClient
 from twinflower.clients.store import ContextLedger, ContextStore
 from twinflower.clients.sums import Masks
@@ -208,7 +208,7 @@ def losses_case() -> Iterator[audit.Case]:
     other[0] = np.eye(1, other.shape[1])[0]
     pair = {"its first row, and one without a loss": (own, Batch(other, own.labels))}
     case = audit.setup_case("a loss that is not a number", setup, about="TF-2026-4", pairs=pair)
-    return both(case, OLD_NOISE | {(ssca_constrained, "within"): np.clip})
+    return both(case, OLD_NOISE | {(bounded_losses, "within"): np.clip})
 
 
 def cases() -> list[audit.Case]:
