@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -17,7 +18,8 @@ from rich.console import Console
 
 import twinflower
 from twinflower.algorithms import ALGORITHMS
-from twinflower.errors import DiskError, RunError, SettingError
+from twinflower.data.schema_file import draft_warning
+from twinflower.errors import DataError, DiskError, RunError, SettingError
 from twinflower.privacy import Budget
 from twinflower.privacy.charges import Charge
 from twinflower.privacy.ledger import FileLedger
@@ -349,6 +351,9 @@ def test_a_private_run_warns_of_a_schema_that_is_still_a_draft(call, tmp_path):
     assert warning not in call("run", file, "--set", "privacy.mode=none", "--out", tmp_path / "open")[1]
     schema.write_text("# reviewed\n" + schema.read_text().partition("\n\n")[2])
     assert "is a draft" not in call("run", file, "--out", tmp_path / "reviewed")[1]
+    schema.unlink()  # as before a run is resumed
+    with pytest.raises(DataError, match=f"schema {re.escape(str(schema))} cannot be read"):
+        draft_warning(schema)
 
 
 @pytest.mark.parametrize("words", [["-h"], ["run", "-h"]])

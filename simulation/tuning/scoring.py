@@ -85,7 +85,7 @@ class Scorer:
         while running:
             ended, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in sorted(
-                ended, key=lambda own: own.exception() is not None
+                ended, key=lambda end: end.exception() is not None
             ):  # an error is raised last
                 self._keep(running.pop(future), future.result())
             yield

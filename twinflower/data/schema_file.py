@@ -52,19 +52,22 @@ _KEYS = (
 
 def read_schema(path: str | Path) -> Schema:
     """Read a schema file; DataError with the file and the position for an invalid one."""
+    return parse_schema(_text(path), str(Path(path).expanduser()))
+
+
+def _text(path: str | Path) -> str:
     file = Path(path).expanduser()
     try:
-        text = file.read_bytes().decode("utf-8-sig")
+        return file.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise DataError(f"schema {file} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise DataError(f"schema {file} must be UTF-8 text; byte {error.start} is not") from None
-    return parse_schema(text, str(file))
 
 
 def draft_warning(path: str | Path) -> str:
-    """A warning for private runs if the schema in this readable file is still a draft; else empty."""
-    if not Path(path).expanduser().read_text(encoding="utf-8-sig").startswith(DRAFT):
+    """A warning for private runs if the schema in this file is a draft, else empty; DataError if it cannot be read."""
+    if not _text(path).startswith(DRAFT):
         return ""
     return (
         f"warning: {path} is a draft: its ranges and categories were read off the data, and the guarantee does not "
