@@ -5,11 +5,16 @@ import subprocess
 from importlib import import_module
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.supercore.fab import Fab
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supernode.nodestate import NodeStateFactory
 
 from twinflower.errors import DataError, SettingError
@@ -21,6 +26,7 @@ from twinflower.simulation.runtimes.flower_internals import build_bundle, restri
 from twinflower.simulation.runtimes.processes import free_ports
 from twinflower.simulation.runtimes.rehearsal import deployment
 
+FLOWER = import_module("flwr.supernode.start_client_internal")
 PROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -193,7 +199,7 @@ def test_a_node_lets_no_other_code_in(app, tmp_path, option):
 
 
 class Node:
-    """The steps of Flower's SuperNode with a message of run 7; fab: the bundle that the SuperLink sends."""
+    """The steps of Flower's SuperNode with messages of run 7; fab: the bundle that the SuperLink sends."""
 
     def __init__(self, fab):
         flower_internals.begin_run(7)
@@ -201,18 +207,48 @@ class Node:
         self.state, self.store, self.fab = NodeStateFactory(factory).state(), factory.store(), fab
         self.state.set_node_id(3)
 
-    def pull(self):
-        message = Message(RecordDict(), 3, "query")
+    def confirm(self, run_id, message_id):
+        """What the SuperLink does when the node has received a message."""
+
+    def pull(self, number=1):
+        message = Message(RecordDict({"config": ConfigRecord({"number": number})}), 3, "query")
         message.metadata.__dict__["_message_id"] = message.object_id
         objects = {id_: own.deflate() for id_, own in get_all_nested_objects(message).items()}
         run = Run.create_empty(7)
         run.fab_hash, run.fab_id, run.fab_version = self.fab.hash_str, "hospitals/counter", "1.0.0"
-        return import_module("flwr.supernode.start_client_internal")._pull_and_store_message(
+        self.asked = message.metadata.message_id
+        return FLOWER._pull_and_store_message(
             state=self.state, object_store=self.store, node_config={}, trusted_entities=None,
             receive=lambda: (message, get_object_tree(message)), get_run=lambda run_id: run,
             get_fab=lambda hash_, run_id: self.fab, pull_object=lambda run_id, id_: objects[id_],
-            confirm_message_received=lambda run_id, id_: None,
+            confirm_message_received=self.confirm,
         )  # fmt: skip
+
+    def compute(self):
+        """What the process of the client does: it takes a task and a message, replies, and ends."""
+        task = self.state.get_tasks(statuses=["pending"])[0]
+        assert self.state.claim_task(task.task_id) and self.state.activate_task(task.task_id)
+        (message,) = self.state.get_messages_legacy(run_ids=[task.run_id], is_reply=False, limit=1)
+        self.state.record_message_processing_start(message_id=message.metadata.message_id)
+        tree = self.store.get_object_tree(message.metadata.message_id)
+        objects = {t.object_id: self.store.get(t.object_id) for t in iterate_object_tree(tree)}
+        message = inflate_object_from_contents(tree.object_id, objects)
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        self.store.delete(tree.object_id)
+        self.state.record_message_processing_end(message_id=tree.object_id)
+        FLOWER._insert_message(Message(message.content, reply_to=message), self.state, self.store)
+        self.state.finish_task(task.task_id, sub_status="completed", details="")
+
+    def push(self):
+        """What the SuperLink receives: (the id of the message that it replies to, the number in it)."""
+        sent = []
+
+        def send(reply, tree, seconds):
+            sent.append((reply.metadata.reply_to_message_id, reply.content["config"]["number"]))
+            return set(), ""
+
+        FLOWER._push_messages(self.state, self.store, send, lambda *_: None)
+        return sent
 
     def errors(self):
         return [reply.error for reply in self.state.get_messages_legacy(is_reply=True) if reply.has_error()]
@@ -221,9 +257,8 @@ class Node:
 @pytest.fixture
 def restricted(monkeypatch):
     """Restrict the SuperNode of this process for the time of a test; the argument refuses bundles."""
-    module = import_module("flwr.supernode.start_client_internal")
     for name in ("_pull_and_store_message", "_verify_fab", "FAB_VERIFICATION_ERROR"):
-        monkeypatch.setattr(module, name, getattr(module, name))
+        monkeypatch.setattr(FLOWER, name, getattr(FLOWER, name))
     return restrict_bundles
 
 
@@ -244,6 +279,29 @@ def test_flower_stores_an_allowed_bundle_and_makes_a_task_and_answers_for_anothe
         assert other.pull() == 7
     assert not other.state.get_run(7) and not other.state.get_tasks()
     assert {(error.code, error.reason) for error in other.errors()} == {(7, "not this one")}
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["not begun", "replied"])
+def test_a_message_of_a_run_that_ends_meanwhile_does_not_shift_the_replies(app, restricted, quick):
+    """Flower keeps it, and from then on sends for every message the reply to the one before."""
+    fab = fab_of(app)
+    restricted(lambda bundle: "")
+    node = Node(fab)
+
+    def stopped(run_id, message_id):
+        if quick:  # the SuperLink was away for so long that the client has replied before
+            node.compute()
+        raise RunNotRunningException
+
+    node.confirm, confirm = stopped, node.confirm
+    assert node.pull(number=1) is None
+    assert not node.state.msg_store and not node.store.store
+    assert not node.state.get_tasks(statuses=["pending", "starting", "running"])
+    node.confirm = confirm
+    for number in (2, 3):
+        assert node.pull(number) == 7
+        node.compute()
+        assert node.push() == [(node.asked, number)]
 
 
 def test_a_folder_that_another_bundle_left_is_not_taken_for_the_allowed_one(

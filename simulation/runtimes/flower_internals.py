@@ -82,7 +82,7 @@ def restrict_bundles(refused: Callable[[bytes], str]) -> None:
     if not version("flwr").startswith(_RESTRICTED):
         raise RuntimeError(f"bundles cannot be refused with Flower {version('flwr')}")
     node: Any = import_module("flwr.supernode.start_client_internal")
-    pull = node._pull_and_store_message
+    pull = _dropping(node._pull_and_store_message)
 
     def pull_allowed(*, get_fab: Callable[[str, int], Any], **others: Any) -> Any:
         def signed(hash_: str, run: int) -> Any:
@@ -97,6 +97,43 @@ def restrict_bundles(refused: Callable[[bytes], str]) -> None:
 
     node._pull_and_store_message = pull_allowed
     node._verify_fab = lambda fab, entities: fab.verifications == {"valid_license": "allowed"}
+
+
+def _dropping(pull: Callable[..., int | None]) -> Callable[..., int | None]:
+    """The step in which a SuperNode receives a message, but a message that it gives up leaves nothing behind.
+
+    If the run ends while Flower's node receives a message, as when the SuperLink is restarted, Flower keeps the message
+    and its task. A node sends one reply for every message that it receives: from then on it would send the reply to the
+    message before, and a server would wait in vain for the last one.
+    """
+
+    def pull_or_drop(
+        *, receive: Callable[[], Any], state: Any, object_store: Any, **others: Any
+    ) -> int | None:
+        received: list[Message] = []
+
+        def noted() -> Any:
+            found = receive()
+            received.extend(found[:1] if found else ())
+            return found
+
+        run = pull(receive=noted, state=state, object_store=object_store, **others)
+        for message in received if run is None else ():
+            _drop(message, state, object_store)
+        return run
+
+    return pull_or_drop
+
+
+def _drop(message: Message, state: Any, store: Any) -> None:
+    """Remove a message, its task, and the reply, if the client was quick enough to make one."""
+    run = message.metadata.run_id
+    for task in state.get_tasks(run_ids=[run]):
+        state.finish_task(task.task_id, sub_status="stopped", details="the message was given up")
+    replies = state.get_messages_legacy(run_ids=[run], is_reply=True)
+    for id_ in (message.metadata.message_id, *(reply.metadata.message_id for reply in replies)):
+        state.delete_messages(message_ids=[id_])
+        store.delete(id_)
 
 
 def _forget_unpacked(bundle: bytes) -> None:
