@@ -20,6 +20,9 @@ from .sites import NumberingGrid, in_order, note_site
 SILENCE = 10.0
 """The longest silence of a server that waits, in seconds."""
 
+_GREETING = 10.0  # seconds for a node that joins a running training to report its partition
+_PAUSE = 0.2  # seconds between two looks at which nodes are present
+_REPEAT = 20.0  # seconds after which a node that was asked for its partition is asked again
 _COUNTED = 10  # rounds of an absence between two lines about it
 _MOST_NAMED = 5  # nodes, clients or reasons listed in one message
 _LONGEST_SAID = 300  # characters of each reason where one message lists several
@@ -45,34 +48,39 @@ def meet(
             "sites in the order of their names: %s",
             ", ".join(f"{i} {name}" for i, name in enumerate(sites)),
         )
-        _begin(grid, nodes, timeout, session)
+        _begin(grid, nodes, timeout, session, sites)
     return nodes
 
 
-def _begin(grid: Grid, nodes: Mapping[int, int], timeout: float, session: str) -> None:
+def _begin(grid: Grid, nodes: Mapping[int, int], timeout: float, session: str, sites: Sequence[str]) -> None:
     """Say to each site which client it is; AbsentError if one does not take part."""
-    requests = [properties_request(node, session, BEGINS) for node in nodes.values()]
-    failures = dict.fromkeys(nodes.values(), Error(GONE, NO_REPLY))
-    for reply in NumberingGrid(grid, nodes).send_and_receive(requests, timeout=max(timeout, _GREETING)):
-        node = _node_of(reply, requests)
-        if error := _error_in(reply):
-            failures[node] = error
-        else:
-            del failures[node]
+    numbering, began, timeout = NumberingGrid(grid, nodes), time.monotonic(), max(timeout, _GREETING)
+    silent, failures = {node: sites[client] for client, node in nodes.items()}, dict[str, Error]()
+    while silent and (waited := time.monotonic() - began) < timeout:
+        requests = [properties_request(node, session, BEGINS) for node in silent]
+        for reply in numbering.send_and_receive(requests, timeout=_patience(waited, timeout)):
+            name = silent.pop(_node_of(reply, requests), "")
+            if name and (error := _error_in(reply)):
+                failures[name] = error
+        time.sleep(_PAUSE if silent else 0.0)
+    failures |= dict.fromkeys(silent.values(), Error(GONE, NO_REPLY))
     if failures:
-        raise AbsentError(f"{len(failures)} of {len(nodes)} sites cannot take part: {_reasons(failures)}")
+        raise AbsentError(
+            f"{len(failures)} of {len(nodes)} sites cannot take part: {_reasons(failures, 'site')}"
+        )
 
 
 def _gather(grid: Grid, num_clients: int, timeout: float, session: str, sites: list[str]) -> dict[int, int]:
     """The node of every client, numbered by its partition, or by the place of its name in `sites`."""
     nodes: dict[int, int] = {}
     failures: dict[int, Error] = {}
-    deadline, reminder = time.monotonic() + timeout, Reminder()
+    began, reminder = time.monotonic(), Reminder()
+    deadline = began + timeout
     while not num_clients or len(nodes) < num_clients:
         failed = {node for node, error in failures.items() if error.code != GONE}
         new = sorted(set(grid.get_node_ids()) - failed - set(nodes.values()))
-        patience = max(deadline - time.monotonic(), 1.0)
         requests = [properties_request(node, session, BEGINS) for node in new]
+        patience = _patience(time.monotonic() - began, timeout)
         for reply in grid.send_and_receive(requests, timeout=patience):
             if error := _error_in(reply):
                 failures[_node_of(reply, requests)] = error
@@ -82,10 +90,19 @@ def _gather(grid: Grid, num_clients: int, timeout: float, session: str, sites: l
             if time.monotonic() > deadline or _hopeless(nodes, num_clients, failures):
                 raise AbsentError(_too_few(nodes, num_clients, timeout, failures, sites))
             reminder.look(lambda: _waiting(nodes, num_clients, deadline, sites))  # noqa: B023  called at once
-            time.sleep(0.2)
+            time.sleep(_PAUSE)
     for node in failures.keys() - set(nodes.values()):
         log(WARNING, "node %s is not needed: %s", node, short(failures[node].reason))
     return nodes
+
+
+def _patience(waited: float, timeout: float) -> float:
+    """Seconds to wait for replies before nodes without one are asked again, because their message may be lost: until
+    20 s, 60 s, 180 s and so on have passed, if that is at most half of the timeout, else until its end."""
+    repeat = _REPEAT
+    while repeat <= waited:
+        repeat *= 3
+    return max((repeat if 2 * repeat <= timeout else timeout) - waited, 1.0)
 
 
 def _error_in(reply: Message) -> Error | None:
@@ -170,18 +187,14 @@ def _too_few(
     )
 
 
-def _reasons(failures: Mapping[int, Error]) -> str:
-    """The reasons of failed nodes in one line; nodes with the same reason are listed together."""
-    groups: dict[str, list[int]] = {}
+def _reasons(failures: Mapping[int, Error] | Mapping[str, Error], kind: str = "node") -> str:
+    """The reasons of failed nodes, or sites, in one line; those with the same reason are listed together."""
+    groups: dict[str, list[int | str]] = {}
     for node, error in failures.items():
         groups.setdefault(short(error.reason), []).append(node)
     longest = _LONGEST_SAID if len(groups) > 1 else None
-    parts = [f"node {some(nodes)}: {reason[:longest]}" for reason, nodes in groups.items()]
+    parts = [f"{kind} {some(nodes)}: {reason[:longest]}" for reason, nodes in groups.items()]
     return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")
-
-
-_GREETING = 10.0  # seconds for a node that joins a running training to report its partition
-_PAUSE = 0.2  # seconds between two looks at which nodes are present
 
 
 class Roster:

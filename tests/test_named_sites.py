@@ -2,6 +2,7 @@
 so."""
 
 import logging
+import math
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from twinflower.simulation.results.checkpoint import Checkpoints, restore
 from twinflower.simulation.runs.run import Run
 from twinflower.simulation.runtimes import flower_internals, inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
+from twinflower.strategies import nodes as nodes_module
 from twinflower.strategies.messages import fit_request, properties_request
 from twinflower.strategies.nodes import Roster, meet
 
@@ -136,8 +138,46 @@ def test_a_site_that_refuses_when_it_is_numbered_stops_the_run_before_round_1():
     grid = Named(
         setup.config.items(), *({"site": name} for name in NAMES[1:]), {"site": "ulm", "max-epsilon": 1.0}
     )
-    with pytest.raises(AbsentError, match="1 of 4 sites cannot take part: node 4: .*private runs only"):
+    with pytest.raises(AbsentError, match="1 of 4 sites cannot take part: site ulm: .*private runs only"):
         meet(grid, len(NAMES), 1.0)
+
+
+class Forgetful(Nodes):
+    """Sites a and b; b does not hear the first `lost` times that it is told its number. Time passes in `clock` only."""
+
+    def __init__(self, lost, clock):
+        super().__init__(naming({1: "a", 2: "b"}).answer, [1, 2])
+        self.lost, self.clock, self.told = lost, clock, []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        for place, message in enumerate(messages):
+            flower_internals.number(message, place)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if any(PLACES[0] in message.content["getpropertiesins.config"] for message in messages):
+            self.told.append(len(messages))
+            if len(self.told) <= self.lost:
+                self.clock.append(timeout)
+                return replies[:-1]
+        return replies
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    slept = []
+    monkeypatch.setattr(nodes_module.time, "sleep", slept.append)
+    monkeypatch.setattr(nodes_module.time, "monotonic", lambda: math.fsum(slept))
+    return slept
+
+
+def test_a_site_that_does_not_hear_its_number_is_told_again(clock):
+    grid = Forgetful(1, clock)
+    assert meet(grid, 2, 60.0) == {0: 1, 1: 2}
+    assert grid.told == [2, 1] and 20 <= math.fsum(clock) < 21
+
+
+def test_a_site_that_never_hears_its_number_is_named(clock):
+    with pytest.raises(AbsentError, match="^1 of 2 sites cannot take part: site b: no reply$"):
+        meet(Forgetful(9, clock), 2, 60.0)
 
 
 # ------------------------------------------------------------------------------------- later in the run

@@ -533,6 +533,39 @@ def test_whoever_waits_for_sites_says_so_every_ten_seconds(clock, caplog):
     assert caplog.messages == left
 
 
+class Losing(Nodes):
+    """Nodes that never get the first `lost` messages to node 2; whoever asks them waits for replies in vain."""
+
+    def __init__(self, nodes, lost, clock):
+        super().__init__(nodes.answer, nodes.present)
+        self.lost, self.clock, self.asked_at = lost, clock, []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if 2 not in {reply.metadata.src_node_id for reply in replies}:
+            return replies
+        self.asked_at.append(math.fsum(self.clock))
+        if len(self.asked_at) <= self.lost:
+            self.clock.append(timeout)
+            return [reply for reply in replies if reply.metadata.src_node_id != 2]
+        return replies
+
+
+def test_a_node_whose_first_message_is_lost_is_asked_again_and_the_others_are_not(clock):
+    grid = Losing(holding({1: 0, 2: 1}), 2, clock)
+    assert meet(grid, 2, timeout=120.0) == {0: 1, 1: 2}
+    np.testing.assert_allclose(grid.asked_at, [0, 20, 60], atol=0.5)
+    assert grid.asked() == [1, 2, 2, 2]
+
+
+def test_a_node_is_not_asked_again_shortly_before_the_end(clock):
+    """A slow node that begins with a repeated request could not reply in time."""
+    grid = Losing(holding({1: 0, 2: 1}), 9, clock)
+    with pytest.raises(AbsentError, match="waited 39 s"):
+        meet(grid, 2, timeout=39.0)
+    assert 20 not in np.round(grid.asked_at)
+
+
 def test_whoever_waits_for_a_node_to_return_says_so(clock, caplog):
     roster = Roster({0: 1, 1: 2})
     roster.find(holding({1: 0}), {1}, timeout=25.0)
