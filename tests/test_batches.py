@@ -1,5 +1,6 @@
 """Rows, batches and weights: each row as often as promised, and a cohort's batches are its clients'."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -82,11 +83,41 @@ def test_default_steps_are_one_less_than_an_epoch():
 def test_a_walk_keeps_the_pace_that_it_tells(schedule, client):
     shards, m = draw_shards(np.random.default_rng(4), RAGGED), RAGGED[client]
     workload, rows = schedule.workload(m), walked(schedule, shards, client)
-    assert rows.shape == (workload.steps, workload.rows) and workload.rows == min(schedule.batch_size or m, m)
+    size = min(schedule.batch_size or m, m)
+    assert rows.shape == (workload.steps, workload.rows)
     assert workload.steps == schedule.steps(np.array(m)) == schedule.batches(shards, client, 0, 1).steps
-    assert workload.per_epoch == max(m // (schedule.batch_size or m), 1)
+    assert workload.per_epoch == (m // size if schedule.fresh else math.ceil(m / size))
+    assert workload.rows == (size if schedule.fresh else math.ceil(m / workload.per_epoch))
     # what a gradient release relies on: no record is in more than one batch of an epoch
-    assert np.unique(rows, return_counts=True)[1].max() <= -(-workload.steps // workload.per_epoch)
+    counts = (rows[..., None] == shards.rows(client).labels).any(1).sum(0)
+    assert counts.max() <= -(-workload.steps // workload.per_epoch)
+
+
+@pytest.mark.parametrize("m", range(1, 26))
+@pytest.mark.parametrize("b", [1, 2, 3, 4, 7, 12, 25, 30])
+def test_batches_of_a_fixed_order_have_every_row_once_with_one_weight(m, b):
+    shards, schedule = draw_shards(np.random.default_rng(16), [2, m]), LocalSchedule(b, 1, fresh=False)
+    load, total, sizes = schedule.workload(m), np.zeros(m + 5), []
+    for round_ in range(1, load.per_epoch + 1):
+        (step,) = schedule.batches(shards, 1, 0, round_)
+        weights = np.full(load.rows, 1 / load.rows) if step.weights is None else step.weights
+        np.add.at(total, step.labels, weights)
+        sizes.append((weights > 0).sum())
+    assert_allclose(np.sort(total)[-m:], 1 / load.rows, rtol=1e-15)
+    assert np.count_nonzero(total) == m
+    assert max(sizes) == load.rows <= b and max(sizes) - min(sizes) <= 1
+
+
+def test_a_row_that_is_not_in_a_batch_cannot_change_it():
+    """Not even if it has no number: batches that are a row short are padded with rows of their own."""
+    objective, x = make_objective("least-squares", 2, 0), np.ones(2)
+    for bad in range(7):
+        features = np.ones((7, 2))
+        features[bad] = np.nan
+        shards = Shards.of([(features, np.zeros(7))])
+        (batches,) = [LocalSchedule(2, 4, fresh=False).batches(shards, 0, 0, 1)]
+        grads = np.array([objective.grad(x, step) for step in batches])
+        assert np.isnan(grads).any(1).sum() == 1
 
 
 def test_fresh_batches_change_from_epoch_to_epoch_and_fixed_ones_do_not():
@@ -132,13 +163,14 @@ def test_a_cohorts_batches_are_its_clients(schedule, sizes):
         alone = list(schedule.batches(shards, client, 5, 2))
         assert together.steps[place] == len(alone)
         for ours, own in zip(steps, alone, strict=False):  # idle steps follow
-            weights = np.ones(ours.labels.shape) if ours.weights is None else ours.weights
-            there = weights[place] > 0
-            assert_array_equal(ours.labels[place][there], own.labels)
-            assert_array_equal(ours.features[place][there], own.features)
-            assert own.weights is None
-            if ours.weights is not None:
-                assert_array_equal(weights[place][there], 1 / len(own.labels))
+            weights, alone_weights = (
+                np.full(rows.labels.shape, 1 / len(own.labels)) if rows.weights is None else rows.weights
+                for rows in (ours, own)
+            )
+            there, own_there = weights[place] > 0, alone_weights > 0
+            assert_array_equal(ours.labels[place][there], own.labels[own_there])
+            assert_array_equal(ours.features[place][there], own.features[own_there])
+            assert_array_equal(weights[place][there], alone_weights[own_there])
 
 
 @every_walk
@@ -175,8 +207,9 @@ def test_weighted_means_are_the_clients_own_means(schedule):
         for client in np.flatnonzero(step < together.steps):
             own = list(schedule.batches(shards, client, 0, 1))[step]
             if ours.weights is not None:
+                shares = 1 / len(own.labels) if own.weights is None else own.weights
                 means = ours.weights[client] @ ours.features[client]
-                assert_allclose(means, own.features.mean(0), rtol=1e-15)
+                assert_allclose(means, (np.broadcast_to(shares, own.labels.shape) @ own.features), rtol=1e-15)
             assert_allclose(values[client], objective.value(x[client], own), rtol=1e-14)
             assert_allclose(grads[client], objective.grad(x[client], own), rtol=1e-13)
 
@@ -195,7 +228,8 @@ def test_stacked_seeds_are_single_runs(schedule, sizes):
             assert together.steps[s, k] == len(alone)
             for ours, own in zip(together, alone, strict=False):
                 there = slice(None) if ours.weights is None else ours.weights[s, k] > 0
-                assert_array_equal(ours.labels[s, k][there], own.labels)
+                own_there = slice(None) if own.weights is None else own.weights > 0
+                assert_array_equal(ours.labels[s, k][there], own.labels[own_there])
 
 
 @every_walk

@@ -12,10 +12,9 @@ from problems import small
 
 from twinflower.privacy.mechanism import GaussianNoise
 from twinflower.privacy.unit import Unit
-from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.simulation.report.sections.privacy import statement
 from twinflower.simulation.report.study import Case
-from twinflower.simulation.runs.advice import never_used, outlook, warnings
+from twinflower.simulation.runs.advice import outlook, warnings
 from twinflower.simulation.runs.forecast import NOISE_HEADINGS, forecast, noise_rows, summary
 from twinflower.simulation.runs.privacy import large_delta
 from twinflower.simulation.runs.setup import prepare
@@ -167,25 +166,3 @@ def test_newtons_method_beside_gradients_is_that_of_the_documented_table():
         assert round(min(ratios[many]), 1 + (not many)) == float(low) and round(
             max(ratios[many]), 1
         ) == float(high)
-
-
-@pytest.mark.parametrize(
-    ("size", "batch", "steps"), [(7, 3, 1), (12, 5, 1), (12, 4, 2), (10, 9, 1), (10, 3, 5), (4, 6, 1)]
-)
-def test_rows_that_no_batch_of_a_fixed_order_has_are_warned_of(size, batch, steps):
-    """Counted in the batches of many rounds."""
-    schedule = LocalSchedule(batch, steps, fresh=False)
-    shards = Shards.grouped(np.ones((size, 1)), np.arange(size), np.arange(size), np.array([0, size]))
-    rounds = [own.labels for round_ in range(1, 30) for own in schedule.batches(shards, 0, 0, round_)]
-    unused = size - len(np.unique(np.concatenate(rounds)))
-    told = never_used(schedule, np.array([size, size]))
-    assert [f"up to {2 * unused} of {2 * size} rows are never trained on" in text for text in told] == [
-        True
-    ] * bool(unused)
-    assert never_used(LocalSchedule(batch, steps), np.array([size])) == []
-
-
-def test_a_run_and_its_plan_warn_of_rows_that_are_never_used():
-    keys = {"local.fresh-batches": False, "batch-size": 300, "clients.count": 1, "clients.per-round": 0}
-    assert any("never trained on" in text for text in warnings(small("fedpdm", **keys)))
-    assert any("never trained on" in text for _, text in outlook(small("fedpdm-private", **keys)))

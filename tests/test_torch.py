@@ -581,6 +581,7 @@ AT_THE_ROWS = [
     (lambda: Forward(lambda z: (z, z)), "3 rows gave tuple"),
     (lambda: Forward(lambda z: z - z.mean(0)), "depends on the other rows"),
     (lambda: Forward(lambda z: functional.dropout(z, 0.5)), "draws random numbers"),
+    (lambda: Forward(lambda z: z.log()), "output is NaN for rows of normally distributed numbers"),
     (Counting, "buffer 'calls' changes"),
     (lambda: Forward(lambda z: z[..., None]), r"the loss does not fit the module's output of shape \(3, 1\)"),
     (lambda: Forward(lambda z: z * (1 if z.sum() > 1e9 else 2)), "the gradient of each row"),
@@ -599,6 +600,9 @@ def test_a_module_that_cannot_serve_is_refused_when_it_is_given(make, sentence):
     [
         ({"chunk": 2.5}, r"chunk must be a whole number, at least 0 \(0 = as memory allows\); got 2.5"),
         ({"chunk": -1}, "chunk must be .*; got -1"),
+        ({"clip_norm": "1"}, "clip-norm must be a number; got '1'"),
+        ({"clip_norm": True}, "clip-norm must be a number; got True"),
+        ({"clip_norm": [1.0]}, "clip-norm must be a number; got"),
         ({"threads": "2"}, "threads must be a whole number, at least 1; got '2'"),
         ({"row_shape": 4}, r"row_shape must be a tuple .*, such as \(1, 28, 28\); got 4"),
         ({"row_shape": (-1, 4)}, r"row_shape must be .* above 0.*; got \(-1, 4\)"),
@@ -631,6 +635,14 @@ def test_a_module_that_does_not_fit_is_refused_when_it_meets_rows(make, sentence
 def test_rows_that_no_gradient_can_be_taken_of_are_refused_before_a_run(features, labels, sentence):
     with pytest.raises(SettingError, match=sentence):
         ModuleObjective(nn.Linear(4, 3)).check_rows(Batch(np.array(features), np.array(labels)))
+
+
+def test_an_output_that_overflows_is_named():
+    rows = Batch(np.ones((1, 4)), np.array([0]))
+    with pytest.raises(
+        SettingError, match="output is infinite for rows of normally distributed numbers: scale"
+    ):
+        ModuleObjective(Forward(lambda z: z * 1e38 * 1e38)).check_rows(rows)
 
 
 def test_losses_are_of_one_record():

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from functools import lru_cache
 from math import inf, isfinite
+from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from .decimals import decimals
@@ -24,6 +25,7 @@ T = TypeVar("T")
 
 _FEW = 40  # names that an error message lists
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_KINDS: Mapping[type, Any] = {bool: bool, int: Integral, float: Real, str: str}
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,10 @@ class Key:
         return value  # type: ignore[no-any-return]
 
     def check(self, value: Any, name: str = "") -> None:
-        """SettingError for a value that is out of range; `name` replaces the setting's name in the message."""
+        """SettingError for a value of another type, or out of range; `name` replaces the setting's name in it."""
         name, rule = name or self.name, self.setting.rule
+        if not isinstance(value, _KINDS[self.kind]) or (isinstance(value, bool) and self.kind is not bool):
+            raise SettingError(f"{name} must be {_WORDS[self.kind]}; got {value!r}")
         if self.kind is float and not isfinite(value):
             raise SettingError(f"{name} must be finite; got {value!r}")
         if not rule.holds(value):  # a hint takes longer than all other checks

@@ -27,33 +27,18 @@ _MUCH = 2.0  # times the noise of a mean over all rows
 
 
 def outlook(setup: PreparedRun) -> list[tuple[str, str]]:
-    """The method's forecast for its private run as (name, text) rows, and warnings, some for runs without privacy, too.
+    """The method's forecast for its private run as (name, text) rows, and warnings.
 
     With `evaluation.reference = true` the forecast uses the actual distance between the start and the optimum.
     """
-    skipped = [("warning", text) for text in never_used(setup.schedule, setup.partition.sizes)]
     if setup.plan is None:
-        return skipped
+        return []
     run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
     advice = uncoupled(*run) + small_sites(*run)
     advice += [text for query in setup.queries for text in query.advice()]
     if setup.plan.provable:
         advice += large_delta(setup.plan.delta, setup.partition.sizes.tolist(), setup.plan.unit)
-    return _expected(setup, setup.plan) + skipped + [("warning", text) for text in advice]
-
-
-def never_used(schedule: LocalSchedule, sizes: Index) -> list[str]:
-    """A warning if rows of clients with sizes (N,) rows are in no batch, because the order of batches never changes."""
-    loads = schedule.workloads(sizes)
-    skipped = int(
-        sum(size - load.rows * load.per_epoch for size, load in zip(sizes, loads, strict=True) if load.fixed)
-    )
-    if not skipped:
-        return []
-    return [
-        f"with local.fresh-batches = false up to {skipped:,} of {int(sizes.sum()):,} rows are never trained on, as "
-        "they fill no batch of their client: choose a local.batch-size that leaves fewer rows over"
-    ]
+    return _expected(setup, setup.plan) + [("warning", text) for text in advice]
 
 
 def _expected(setup: PreparedRun, plan: Plan) -> list[tuple[str, str]]:

@@ -318,10 +318,14 @@ def _check_banded(algorithm: Planned, workloads: Sequence[Workload]) -> None:
         f"{algorithm.privacy}",
     )
     require(
-        all(load.fixed for load in workloads) and any(load.goes_on for load in workloads),
-        "privacy.noise = banded needs batches in a fixed order, because noise that is correlated over steps helps only "
-        "if a record takes part in few of them: set local.fresh-batches to false, and local.batch-size to at most "
-        "half of a client's rows",
+        all(load.fixed for load in workloads),
+        "privacy.noise = banded needs batches in a fixed order: set local.fresh-batches to false, and "
+        "local.batch-size below a client's number of rows",
+    )
+    require(
+        any(load.goes_on for load in workloads),
+        "privacy.noise = banded helps only if a record is in few steps: set local.batch-size below the "
+        f"{max(load.rows for load in workloads):,} rows of the largest client, such as to a tenth; got all rows",
     )
 
 

@@ -148,7 +148,7 @@ class Batches:
     """The batches of a round's local steps: iterating yields one `Batch` per step, steps.max() in total.
 
     steps (...,) is the number of steps of each client; its rows in later batches must be ignored.
-    positions (..., T, b) index the shards' order, and weights (..., b) are as in `Batch`. If `full` is set, every
+    positions (..., T, b) index the shards' order, and weights (..., T, b) are as in `Batch`. If `full` is set, every
     step uses those rows instead.
     """
 
@@ -177,12 +177,14 @@ class Batches:
         """The batches of these steps."""
         assert self.shards is not None
         assert self.positions is not None
-        steps_first = self.positions.ndim - 2, *range(self.positions.ndim - 2), -1
-        rows = self.shards.order.take(self.positions.transpose(steps_first)[: len(steps)])
+        rows = self.shards.order.take(_steps_first(self.positions)[: len(steps)])
         lengths, row_weights = self.shards.lengths, self.shards.row_weights
         all_labels = self.shards.labels.take(rows)
-        for step, features, labels in zip(rows, self._features(rows), all_labels, strict=True):
-            yield Batch(features, labels, self.weights, _taken(lengths, step), _taken(row_weights, step))
+        weights = [None] * len(rows) if self.weights is None else _steps_first(self.weights)[: len(rows)]
+        for step, features, labels, shares in zip(
+            rows, self._features(rows), all_labels, weights, strict=True
+        ):
+            yield Batch(features, labels, shares, _taken(lengths, step), _taken(row_weights, step))
 
     def _features(self, rows: Index) -> Iterable[Array]:
         """The features of each step's rows (steps, ...), copied when it is the step's turn, for the cache; `Deferred`
@@ -198,7 +200,7 @@ class Batches:
 
 
 class Workload(NamedTuple):
-    """Public size of a client's round: number of local steps, rows per step, and batches per epoch.
+    """Public size of a client's round: number of local steps, most rows per step, and batches per epoch.
 
     replaced: how many of the client's rows are protected together; neighbouring data sets differ in so many rows.
     fixed: whether all epochs have the same batches in the same order. anew: else, whether every round has new batches.
@@ -243,7 +245,9 @@ class LocalSchedule:
     a permutation; rows that do not fill a batch are skipped in that epoch. A client with fewer than b rows uses all of
     them in every step. With fresh = True a round has a new permutation; or unless anew, so that a record is in few
     rounds, rounds go on where the client's last one ended, through a new permutation for each epoch (`turns.span_of`).
-    With fresh = False they go on through one permutation, again and again.
+    With fresh = False they go on through one permutation, again and again, and no row is skipped: the permutation is
+    split into ceil(m/b) batches, which differ by one row at most. Every row then has the weight of a row in the largest
+    of them, so that an epoch counts all rows alike and a record moves every batch by the same amount.
     group: how many rows of a client are protected together; 0: all of them.
     turns: the public sampling of the clients, by which their rounds are counted; by default every client takes part in
     every round.
@@ -268,9 +272,9 @@ class LocalSchedule:
     @lru_cache(maxsize=4096)  # noqa: B019  schedules are few
     def workload(self, size: int) -> Workload:
         """The workload of a client with `size` rows."""
-        rows = min(self.batch_size or size, size)
-        steps = int(self.steps(np.array(size)))
-        return Workload(steps, rows, size // rows, min(self.group or size, size), not self.fresh, self.anew)
+        steps, per_epoch = int(self.steps(np.array(size))), int(self._per_epoch(np.array(size)))
+        rows = min(self.batch_size or size, size) if self.fresh else -(-size // per_epoch)
+        return Workload(steps, rows, per_epoch, min(self.group or size, size), not self.fresh, self.anew)
 
     def workloads(self, sizes: Sequence[int] | Index) -> list[Workload]:
         """The workloads of clients with these numbers of rows, in the same order."""
@@ -279,10 +283,14 @@ class LocalSchedule:
 
     def steps(self, sizes: Index) -> Index:
         """Number of local steps (...) of clients with sizes (...) rows."""
-        per_epoch = sizes // np.minimum(self.batch_size or sizes, sizes)
-        return (
-            np.maximum(per_epoch - 1, 1) if not self.max_local_steps else per_epoch * 0 + self.max_local_steps
-        )
+        if self.max_local_steps:
+            return np.full_like(sizes, self.max_local_steps)
+        return np.maximum(self._per_epoch(sizes) - 1, 1)
+
+    def _per_epoch(self, sizes: Index) -> Index:
+        """Number of batches (...) in an epoch of clients with sizes (...) rows."""
+        rows = np.minimum(self.batch_size or sizes, sizes)
+        return sizes // rows if self.fresh else -(-sizes // rows)
 
     def turn(self, seed: int, client: int, round_: int) -> int:
         """The how manieth of a client's rounds this is, from 1; seed: of the run."""
@@ -293,8 +301,7 @@ class LocalSchedule:
         if isinstance(clients, int) and self.batch_size:
             start, size = shards.span(clients)
             order = self._orders([int(seed)], [clients], round_, size)[0]
-            order += start
-            return Batches(np.array(len(order)), shards, order)
+            return _placed(shards, np.array(len(order)), order, np.array(start), np.array(order.shape[1]))
         clients = np.asarray(clients)
         starts, sizes = shards.extent(clients)
         if self.batch_size == 0:
@@ -304,31 +311,41 @@ class LocalSchedule:
             return self._uneven(shards, seeds, clients, round_, starts, sizes)
         order = self._orders(seeds, _flat(clients), round_, int(sizes.flat[0]))
         order = order.reshape(clients.shape + order.shape[1:])
-        order += starts[..., None, None]
-        return Batches(self.steps(sizes), shards, order)
+        rows = np.array(order.shape[-1])
+        return _placed(shards, self.steps(sizes), order, starts[..., None, None], rows)
 
     def _uneven(
         self, shards: Shards, seeds: list[int], clients: Index, round_: int, starts: Index, sizes: Index
     ) -> Batches:
         """The batches of clients that differ in their numbers of rows."""
         steps = self.steps(sizes)
-        addresses = zip(seeds, *map(_flat, (clients, starts, sizes)), strict=True)
-        orders = [start + self._orders([s], [i], round_, m)[0] for s, i, start, m in addresses]
-        if all(order.shape == orders[0].shape for order in orders):
-            return Batches(steps, shards, np.array(orders).reshape(steps.shape + orders[0].shape))
-        return _ragged(shards, orders, steps)
+        addresses = zip(seeds, *map(_flat, (clients, sizes)), strict=True)
+        orders = [self._orders([s], [i], round_, m)[0] for s, i, m in addresses]
+        return _ragged(shards, orders, starts[..., None, None], steps)
 
     def _orders(self, seeds: list[int], clients: list[int], round_: int, size: int) -> Index:
-        """Positions (clients, steps, b) among a client's `size` rows."""
+        """Positions (clients, steps, b) among a client's `size` rows; -1 where a batch has a row less than b."""
         load = self.workload(size)
         turns = self.turns.of(seeds, clients, round_) if load.goes_on else [round_] * len(clients)
         spans = [load.span(turn) for turn in turns]
         epochs = 1 if load.goes_on else -(-load.steps // load.per_epoch)
-        shape = (epochs, load.per_epoch * load.rows)
+        shape = (epochs, min(size, load.per_epoch * load.rows))
         drawn = permutations(seeds, "batches", clients, [1 + span.order for span in spans], size, shape)
-        batches = drawn.reshape(len(clients), -1, load.rows)
+        batches = _split(drawn, load).reshape(len(clients), -1, load.rows)
         taken = np.array([[span.first] for span in spans]) + np.arange(load.steps)
         return np.take_along_axis(batches, taken[..., None] % batches.shape[1], axis=1)
+
+
+def _split(orders: Index, load: Workload) -> Index:
+    """Each order (..., m) in batches (..., per_epoch, b); the last ones end with -1 if m is not a multiple."""
+    missing = load.per_epoch * load.rows - orders.shape[-1]
+    batches = np.full((*orders.shape[:-1], load.per_epoch, load.rows), -1)
+    whole = load.per_epoch - missing
+    full, rest = np.split(orders, [whole * load.rows], axis=-1)
+    batches[..., :whole, :] = full.reshape(*full.shape[:-1], whole, load.rows)
+    if missing:
+        batches[..., whole:, :-1] = rest.reshape(*rest.shape[:-1], missing, load.rows - 1)
+    return batches
 
 
 def _taken(numbers: NDArray[Any] | None, rows: Index) -> Any:
@@ -353,16 +370,27 @@ def _shares(shards: Shards, there: Mask, sizes: Index) -> Array:
     return (there / sizes).astype(shards.features.dtype, copy=False)  # type: ignore[no-any-return]
 
 
-def _ragged(shards: Shards, orders: list[Index], steps: Index) -> Batches:
+def _ragged(shards: Shards, orders: list[Index], starts: Index, steps: Index) -> Batches:
     """The orders (steps_i, b_i) in one array (..., T, b), padded with rows of weight 0 and with unused steps."""
-    sizes = np.array([order.shape[1] for order in orders])
-    positions = np.zeros((len(orders), int(steps.max()), int(sizes.max())), dtype=np.int64)
+    sizes = np.array([order.shape[1] for order in orders]).reshape(*steps.shape, 1, 1)
+    positions = np.full((len(orders), int(steps.max()), int(sizes.max())), -1, dtype=np.int64)
     for stacked, order in zip(positions, orders, strict=True):
         stacked[: order.shape[0], : order.shape[1]] = order
-    weights = _shares(shards, np.arange(positions.shape[-1]) < sizes[:, None], sizes[:, None])
-    return Batches(
-        steps,
-        shards,
-        positions.reshape(steps.shape + positions.shape[1:]),
-        weights.reshape(steps.shape + (-1,)),
-    )
+    return _placed(shards, steps, positions.reshape(steps.shape + positions.shape[1:]), starts, sizes)
+
+
+def _placed(shards: Shards, steps: Index, orders: Index, starts: Index, sizes: Index) -> Batches:
+    """Batches of orders (..., T, b) for clients whose rows begin at starts (..., 1, 1), with up to sizes rows in one.
+
+    Instead of a row that is -1 there is the first one of its batch again, with weight 0.
+    """
+    there = orders >= 0
+    weights = None if there.all() else _shares(shards, there, sizes)
+    np.copyto(orders, np.maximum(orders[..., :1], 0), where=~there)
+    orders += starts
+    return Batches(steps, shards, orders, weights)
+
+
+def _steps_first(each: NDArray[Any]) -> NDArray[Any]:
+    """An array (..., T, b) as (T, ..., b)."""
+    return np.moveaxis(each, -2, 0)

@@ -141,6 +141,11 @@ def check_outputs(forward: Callable[[Tensor], Any], module: nn.Module, rows: Ten
                 "module.eval(), or replace the layer that keeps it"
             )
     require(
+        not bool(outputs.isnan().any()),
+        "the module's output is NaN for rows of normally distributed numbers: avoid 0 / 0 and roots or logarithms of "
+        "negative numbers in its forward",
+    )
+    require(
         torch.equal(outputs, again),
         "the module draws random numbers that the run does not seed: call module.eval() or remove its dropout",
     )

@@ -174,7 +174,9 @@ class ModuleObjective(Penalised):
             values = vmap(self._functions.row_loss, (None, 0))(output, labels)
         require(
             bool(torch.isfinite(values).all()),
-            "the loss of a label is NaN or infinite: look for labels to ignore",
+            "the loss of a label is NaN or infinite: look for labels to ignore"
+            if bool(torch.isfinite(output).all())
+            else "the module's output is infinite for rows of normally distributed numbers: scale it down",
         )
 
     def _check_whole(self, features: NDArray[Any]) -> None:
