@@ -309,10 +309,10 @@ class LocalSchedule:
         seeds = _flat(np.broadcast_to(seed, clients.shape)) if np.ndim(seed) else [int(seed)] * clients.size
         if sizes.min() < sizes.max():
             return self._uneven(shards, seeds, clients, round_, starts, sizes)
-        order = self._orders(seeds, _flat(clients), round_, int(sizes.flat[0]))
-        order = order.reshape(clients.shape + order.shape[1:])
-        rows = np.array(order.shape[-1])
-        return _placed(shards, self.steps(sizes), order, starts[..., None, None], rows)
+        orders = self._orders(seeds, _flat(clients), round_, int(sizes.flat[0]))
+        _, steps, rows = orders.shape
+        orders = orders.reshape(*clients.shape, steps, rows)
+        return _placed(shards, self.steps(sizes), orders, starts[..., None, None], np.array(rows))
 
     def _uneven(
         self, shards: Shards, seeds: list[int], clients: Index, round_: int, starts: Index, sizes: Index
@@ -339,12 +339,13 @@ class LocalSchedule:
 def _split(orders: Index, load: Workload) -> Index:
     """Each order (..., m) in batches (..., per_epoch, b); the last ones end with -1 if m is not a multiple."""
     missing = load.per_epoch * load.rows - orders.shape[-1]
+    if not missing:
+        return orders.reshape(*orders.shape[:-1], load.per_epoch, load.rows)
     batches = np.full((*orders.shape[:-1], load.per_epoch, load.rows), -1)
     whole = load.per_epoch - missing
     full, rest = np.split(orders, [whole * load.rows], axis=-1)
     batches[..., :whole, :] = full.reshape(*full.shape[:-1], whole, load.rows)
-    if missing:
-        batches[..., whole:, :-1] = rest.reshape(*rest.shape[:-1], missing, load.rows - 1)
+    batches[..., whole:, :-1] = rest.reshape(*rest.shape[:-1], missing, load.rows - 1)
     return batches
 
 
@@ -367,7 +368,7 @@ def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
 
 def _shares(shards: Shards, there: Mask, sizes: Index) -> Array:
     """The weight 1 / size of each row that is there, in the precision of the rows; 0 for padding."""
-    return (there / sizes).astype(shards.features.dtype, copy=False)  # type: ignore[no-any-return]
+    return (there * (1 / sizes)).astype(shards.features.dtype, copy=False)  # type: ignore[no-any-return]
 
 
 def _ragged(shards: Shards, orders: list[Index], starts: Index, steps: Index) -> Batches:
@@ -384,11 +385,11 @@ def _placed(shards: Shards, steps: Index, orders: Index, starts: Index, sizes: I
 
     Instead of a row that is -1 there is the first one of its batch again, with weight 0.
     """
+    if orders.min() >= 0:
+        return Batches(steps, shards, orders + starts)
     there = orders >= 0
-    weights = None if there.all() else _shares(shards, there, sizes)
-    np.copyto(orders, np.maximum(orders[..., :1], 0), where=~there)
-    orders += starts
-    return Batches(steps, shards, orders, weights)
+    positions: Index = np.where(there, orders, np.maximum(orders[..., :1], 0))
+    return Batches(steps, shards, positions + starts, _shares(shards, there, sizes))
 
 
 def _steps_first(each: NDArray[Any]) -> NDArray[Any]:
