@@ -1,6 +1,8 @@
 """`twinflower check-node`: a site's own check of its config, files, ledger and keys, before its node joins."""
 
+import errno
 import math
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -71,6 +73,34 @@ def test_all_that_is_wrong_is_said_at_once(node, tmp_path):
     _, wrong = check_node(text(config | {"state-dir": str(tmp_path / "file" / "state")}), run)
     assert len(wrong) == 2
     assert "column 'pain'" in wrong[0] and "cannot be written" in wrong[1]
+
+
+@pytest.fixture
+def full(monkeypatch):
+    """A disk on which nothing more can be flushed."""
+
+    def fsync(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("twinflower.disk.os.fsync", fsync)
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["the folder", "the one above"])
+def test_a_full_disk_is_said_and_no_file_remains(node, tmp_path, full, exists):
+    if exists:
+        (tmp_path / "state").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    right, (wrong,) = check_node(text(node[0]))
+    assert f"state-dir {tmp_path / 'state'} cannot be written (No space left on device)" in wrong
+    assert "on a disk with free space" in wrong and not [line for line in right if line.startswith("state")]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_that_can_be_written_is_left_as_it_was(node, tmp_path):
+    (tmp_path / "state").mkdir()
+    right, wrong = check_node(text(node[0]))
+    assert not wrong and f"state: {tmp_path / 'state'}" in right
+    assert not list((tmp_path / "state").iterdir())
 
 
 def test_a_missing_table_is_said_once(node, tmp_path):

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from grids import Deployed
 from problems import run_config
 from site_files import three_sites
 from test_sites import SCHEMA, table
 
-from twinflower.errors import ReplyError
+from twinflower.errors import AbsentError, ReplyError
 from twinflower.privacy import Budget, gdp_mu
 from twinflower.privacy.charges import Charge, total_cost
 from twinflower.privacy.ledger import read_ledger
@@ -26,6 +27,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies.nodes import meet
 
 LIFETIME = 10.0
 
@@ -110,6 +112,25 @@ def test_so_does_one_whose_ledger_is_damaged(setup, tmp_path):
     ledger.path.write_bytes(ledger.path.read_bytes().replace(b"earlier", b"Earlier"))
     result = run(setup, tmp_path)
     assert "1 of 3 nodes cannot take part" in result.failure and not charges_at(tmp_path, setup, 0)
+
+
+def test_so_does_one_that_cannot_write_its_state_dir(setup, tmp_path, caplog):
+    """Through the whole app, mods included: the server learns that, and the site's own log which folder and why."""
+    (tmp_path / "full").touch()
+    nodes = [node_config(tmp_path, setup, number) for number in range(3)]
+    nodes[1]["state-dir"] = str(tmp_path / "full" / "state")
+    keys = dict(setup.config.items())
+    with flower_log(caplog), pytest.raises(AbsentError) as stopped:
+        meet(Deployed(keys, *nodes), 3, 1.0, session="a run")
+    sentence = "1 of 3 nodes cannot take part (nobody holds partition 1): node 2: this site cannot write its state-dir"
+    assert str(stopped.value) == f"{sentence}; the site's own log says why"
+    assert (
+        f"twinflower: state-dir {tmp_path / 'full' / 'state'} cannot be written (Not a directory)"
+        in caplog.text
+    )
+    assert not list(tmp_path.rglob("*.ledger"))
+    nodes[1]["state-dir"] = str(tmp_path / "state-1")
+    assert len(meet(Deployed(keys, *nodes), 3, 1.0, session="a run")) == 3
 
 
 def charges_at(tmp_path, setup, number):

@@ -22,6 +22,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _PAUSE = 0.05  # seconds between two attempts to lock a file
+_TRIED = 2**16  # bytes of the file with which a folder is tried
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)  # on Windows files are texts by default
 
 
@@ -59,6 +60,17 @@ def reserve(path: Path, size: int) -> None:
         file.write(bytes(size))
         file.flush()
         os.fsync(file.fileno())
+
+
+def try_folder(folder: Path) -> None:
+    """Write and flush a small file in the folder or, if that is still to be made, in the next one above, and remove
+    it; OSError if that fails."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    trial = existing / f".trial-{os.getpid()}"
+    try:
+        reserve(trial, _TRIED)
+    finally:
+        temporary_of(trial).unlink(missing_ok=True)
 
 
 def temporary_of(path: Path) -> Path:

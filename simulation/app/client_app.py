@@ -27,7 +27,8 @@ from twinflower.data.files import stream_bytes
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
-from twinflower.errors import SettingError, require
+from twinflower.disk import try_folder
+from twinflower.errors import DiskError, SettingError, cause, require
 from twinflower.flower_messages import BEGINS, KINDS, PLACES, PROPERTIES, request_record
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard, Policy
@@ -201,13 +202,40 @@ def ledger_of_site(site: Site) -> FileLedger:
     A data-file has the ledger of its path as the node config gives it, with links not followed: the target of a link
     changes when new rows are mounted there, and the ledger then notices that these are others.
     """
-    folder = Path(site.state_dir or Path.home() / ".twinflower").expanduser()
     name, data = f"node-{site.name}", f"known data sets, node {site.name}"
     if site.data_file:
         file = Path(os.path.abspath(Path(site.data_file).expanduser()))
         name, data = f"file-{fingerprint([bytes(file)])[:16]}", fingerprint(stream_bytes(file))
-    path, budget = folder / f"{name}.ledger", (site.lifetime_epsilon or 0.0, site.lifetime_delta)
+    path, budget = folder_of(site) / f"{name}.ledger", (site.lifetime_epsilon or 0.0, site.lifetime_delta)
     return FileLedger(path, data, *budget, unit=site.unit, sole=bool(site.data_file))
+
+
+def folder_of(site: Site) -> Path:
+    """The folder of the site's ledgers and, with a state-dir, of its states."""
+    return Path(site.state_dir or Path.home() / ".twinflower").expanduser()
+
+
+def check_folder(site: Site) -> None:
+    """Raise DiskError if the site cannot write in its folder; a site without state-dir and ledger writes nothing."""
+    if not (site.state_dir or site.lifetime_epsilon):
+        return
+    folder = folder_of(site)
+    try:
+        try_folder(folder)
+    except OSError as error:
+        name = "state-dir" if site.state_dir else "without a state-dir, the folder of ledgers"
+        raise DiskError(
+            f"{name} {folder} cannot be written ({cause(error)}): it must be a folder, or one that can be made, in "
+            "which this user may write, on a disk with free space"
+        ) from None
+
+
+def tried(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """A Flower mod: a site whose disk is full says so when the run begins, and not after the others have paid."""
+    asked = request_record(PROPERTIES, "config")
+    if not simulated(context.node_config) and BEGINS in message.content.get(asked, {}):
+        check_folder(read_site(context.node_config))
+    return call_next(message, context)
 
 
 def rehearsed(
@@ -230,4 +258,4 @@ def _asks_for_partition(message: Message) -> bool:
     return kind == PROPERTIES and message.content.get(asked, {}).keys() <= {BEGINS}
 
 
-app = ClientApp(client_fn, mods=[rehearsed, numbered, for_flower_strategies, discreet, share_bytes])
+app = ClientApp(client_fn, mods=[rehearsed, numbered, for_flower_strategies, discreet, tried, share_bytes])

@@ -1,6 +1,7 @@
 """What a site's administrator can find out before a node joins: whether its config, files, ledger and keys are right.
 
-Nothing is sent, charged or written. The sentences may quote the site's files, because only the site reads them.
+Nothing is sent or charged, and no file remains. The sentences may quote the site's files, because only the site reads
+them.
 """
 
 import os
@@ -21,7 +22,15 @@ from twinflower.privacy.ledger import FileLedger, read_ledger
 from ..report.sections.ledger import Limit, allowance
 from ..runtimes.flower_internals import node_config
 from .allowed_apps import read_allowed
-from .client_app import check_people, identity_of, ledger_of_site, site_guard, site_setup
+from .client_app import (
+    check_folder,
+    check_people,
+    folder_of,
+    identity_of,
+    ledger_of_site,
+    site_guard,
+    site_setup,
+)
 from .site import Site, read_site
 
 Check = Callable[[Site], Iterable[str]]
@@ -142,16 +151,11 @@ def _people(site: Site) -> Iterator[str]:
 
 def _state(site: Site) -> Iterator[str]:
     """The folder may be missing; then it must be possible to make it."""
-    if not site.state_dir:
+    check_folder(site)
+    if site.state_dir:
+        yield f"state: {folder_of(site)}"
+    else:
         yield "state: without state-dir, a restarted node begins with a new state, and ledgers are in ~/.twinflower"
-        return
-    folder = Path(site.state_dir).expanduser()
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
-        raise SettingError(
-            f"state-dir {folder} cannot be written: make {existing} a folder in which this user may write"
-        )
-    yield f"state: {folder}"
 
 
 def _budget(site: Site) -> Iterator[str]:

@@ -9,7 +9,7 @@ from logging import ERROR
 from flwr.app import Context, Error, Message
 from flwr.common import log
 
-from twinflower.errors import DataError, ReplyError, SettingError, TwinflowerError, WithheldError
+from twinflower.errors import DataError, DiskError, ReplyError, SettingError, TwinflowerError, WithheldError
 from twinflower.flower_messages import RAISED
 from twinflower.privacy.charges import LedgerError
 
@@ -21,6 +21,7 @@ _LOG = "the site's own log says why"
 _DETAILS = "the site's own log has the details"
 _WITHHELD: dict[type[Exception], str] = {
     LedgerError: f"this site's ledger cannot vouch for what was spent; {_LOG}",
+    DiskError: f"this site cannot write its state-dir; {_LOG}",
     ReplyError: f"this site did not accept the request; {_LOG}",
     Exception: f"this site cannot answer; {_LOG}",
 }
