@@ -201,7 +201,7 @@ def engine_cases() -> Iterator[audit.Case]:
     yield client_case(
         "epochs are accounted for as steps", app_of(sampled_step(0.8, rate, epochs * batches)),
         audit.Claim(audit.certified(told, DELTA).epsilon, DELTA, "add or remove"), declared=made,
-        about="a step accountant that is given the number of epochs",
+        about="an accountant of steps that is given the number of epochs instead of the number of steps",
     )  # fmt: skip
 
 

@@ -132,10 +132,13 @@ def events(column: str, values: Collection[str]) -> tuple[list[str], list[str]] 
 
 
 def same_meaning(values: Collection[str]) -> list[list[str]]:
-    """The values in groups that mean the same: they differ in capitals, accents and spaces only, or the values of the
-    column are words of one pair, such as yes and no, in some language, with words of both sides and at most one letter
-    on a side. In the order of each group's first value. If that would leave a single group, such as of the genotypes
-    AA, Aa and aa, all stay apart."""
+    """The values in groups, in the order of each group's first value; the values of a group mean the same.
+
+    They differ in capitals, accents and spaces only. Or they are words of the same side of a pair, such as yes and no
+    in some language. A pair applies if all values of the column are among its words, some on each side, and if no side
+    has two different letters. If all values would be in one group, as with the genotypes AA, Aa and aa, each value
+    stays a group of its own.
+    """
     plain = {value: folded(value) for value in values}
     pair = next((candidate for candidate in _PAIRS if _applies(candidate, {*plain.values()})), None)
     groups: dict[object, list[str]] = {}

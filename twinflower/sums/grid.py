@@ -77,8 +77,8 @@ class Grid(NamedTuple):
 
 
 def add(cells: CellArray, axis: int = -2, words: int = 1) -> CellArray:
-    """The sum (..., d) of the sites' numbers (..., K, d) modulo 2^64; with more words of a number, see `plus`, (d,) of
-    (K, d)."""
+    """The sum (..., d) of the sites' numbers (..., K, d) modulo 2^64. With words > 1 a number has so many words, as in
+    `plus`, and the sum is (d,) of numbers (K, d)."""
     if words > 1:
         return reduce(partial(plus, words=words), cells)
     return np.add.reduce(cells, axis=axis, dtype=np.uint64)
