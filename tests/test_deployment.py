@@ -47,6 +47,7 @@ from twinflower.simulation.runs.client_factory import store_of
 from twinflower.simulation.runs.identity import read_identity
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess, janitor
+from twinflower.simulation.runtimes.flower import SUPERLINK
 from twinflower.simulation.runtimes.rehearsal import Deployment, deployment, exchange_keys, rehearse
 from twinflower.simulation.settings import parse
 from twinflower.sums.grid import add
@@ -254,6 +255,26 @@ def test_a_superlink_that_stands_still_for_more_than_a_minute(tmp_path, app):
         "the SuperLink stands still for 62 s",
         "fails, and says nothing; `twinflower status FOLDER` says why and names the command that continues it",
         "same bits as a run that was never cut off",
+    )
+
+
+def test_a_superlink_that_is_stopped_while_its_log_is_read(tmp_path, app):
+    """It refuses all requests, and waits for the log to end; `twinflower status` says so within some seconds."""
+    config, folder = parse(JOB | {"algorithm": "fedavg", "step-size": 0.4, "rounds": 50}), tmp_path / "run"
+    with deployment() as running:
+        start(running, 3)
+        process = running.begin(config, folder, app)
+        await_(lambda: (folder / "config.toml").exists(), "the run")
+        link = running.place.running.pop(SUPERLINK)
+        link.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        await_(lambda: "the SuperLink has answered no request since" in status_of(folder), "the silence")
+        assert time.monotonic() - began < 25 and link.poll() is None
+        assert process.wait(timeout=300) == 0 and link.wait(timeout=300) in (0, -signal.SIGTERM)
+    note(
+        "SIGTERM to the SuperLink while `flwr run --stream` reads its log",
+        "`twinflower status` says so after 10 s",
+        "",
     )
 
 

@@ -1,12 +1,16 @@
 """`twinflower status`: what is told from the files and locks of a folder alone."""
 
+import re
 import signal
+import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from twinflower.errors import SettingError
 from twinflower.simulation.app import server_app
+from twinflower.simulation.app.watched_grid import WatchedGrid
 from twinflower.simulation.cli import main
 from twinflower.simulation.results.checkpoint import Checkpoint, Checkpoints
 from twinflower.simulation.results.folder import claimed, in_use
@@ -57,6 +61,59 @@ def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
     )
     write_cause("client 2 did not answer", tmp_path)
     assert status(tmp_path).lines[0] == "cut off; last checkpoint after round 5: client 2 did not answer"
+
+
+def test_a_superlink_that_does_not_answer_is_said_while_it_does_not(tmp_path, capsys):
+    """The server waits in a request that Flower repeats, so another thread says it, and ends."""
+    write_config(parse(SMALL), tmp_path)
+    seen, before = [], threading.active_count()
+
+    class Silent(InProcessGrid):
+        seconds = 0.0
+
+        def pull_messages(self, message_ids):
+            time.sleep(self.seconds)
+            seen.append(status(tmp_path).lines[0])
+            return super().pull_messages(message_ids)
+
+    inner = Silent(prepare(parse(SMALL)))
+    grid = server_app._quick(inner, tmp_path)
+    assert isinstance(grid.grid, WatchedGrid)
+    grid.grid.patience = 0.2
+    with claimed(tmp_path):
+        for inner.seconds in (0.0, 0.6, 0.0):
+            grid.pull_messages([])
+        seen.append(status(tmp_path).lines[0])
+    silent = r"running: the SuperLink has answered no request since \d\d:\d\d:\d\d"
+    assert [bool(re.fullmatch(silent, line)) for line in seen] == [False, True, False, False]
+    assert {seen[0], seen[2], seen[3]} == {"running"}
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and re.fullmatch(silent, f"running: {lines[0]}")
+    assert re.fullmatch(r"the SuperLink answers again, after \d+ s", lines[1])
+    assert threading.active_count() == before
+
+
+def test_a_superlink_that_never_answers_is_the_cause(tmp_path):
+    """If nobody could note another one, as after `kill -9`."""
+    write_config(parse(SMALL), tmp_path)
+
+    class Gone(InProcessGrid):
+        def push_messages(self, messages):
+            time.sleep(0.4)
+            raise RuntimeError("Flower gives up")
+
+    grid = server_app._quick(Gone(prepare(parse(SMALL))), tmp_path)
+    grid.grid.patience = 0.1
+    with claimed(tmp_path), pytest.raises(RuntimeError, match="gives up"):
+        grid.push_messages([])
+    assert "the SuperLink has answered no request since" in status(tmp_path).lines[0]
+
+
+def test_a_simulation_is_not_watched(tmp_path):
+    class Simulated(InProcessGrid):
+        state = None
+
+    assert not isinstance(server_app._quick(Simulated(prepare(parse(SMALL))), tmp_path).grid, WatchedGrid)
 
 
 def test_a_run_without_checkpoints_begins_anew(tmp_path):

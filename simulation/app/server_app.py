@@ -46,6 +46,7 @@ from ..runtimes.processes import Interrupted, interruptible
 from ..runtimes.progress import Report, report, say, warnings_reported
 from ..runtimes.strategy import run_strategy
 from ..settings import Config, check, parse_run_config
+from .watched_grid import WatchedGrid
 
 app = ServerApp()
 BUNDLE = Path(twinflower.__file__).resolve().parents[1]
@@ -159,7 +160,7 @@ def _train(grid: Grid, setup: PreparedRun, folder: Path) -> None:
     say(*described(setup).splitlines())
     runtime = "flower" if is_simulated(grid) else "deployment"
     checkpoints = _checkpoints(setup.config, folder, runtime)
-    watch, quick = partial(_export, setup.config.output.openmetrics, folder.name), _quick(grid)
+    watch, quick = partial(_export, setup.config.output.openmetrics, folder.name), _quick(grid, folder)
 
     def show(row: dict[str, float]) -> None:
         _print_row(setup.config, row)
@@ -189,12 +190,24 @@ def _export(file: str, name: str, run: Run) -> None:
         say(f"warning: {error}")
 
 
-def _quick(grid: Grid) -> "PollingGrid":
+def _quick(grid: Grid, folder: Path) -> "PollingGrid":
     """The grid with shorter pauses between two requests for replies.
 
-    In a simulation a request keeps the nodes' processes from their work, so the pauses grow while Ray starts.
+    In a simulation a request keeps the nodes' processes from their work, so the pauses grow while Ray starts. In a
+    deployment a SuperLink that does not answer is noted in the folder.
     """
-    return PollingGrid(grid, 0.01, 0.05) if is_simulated(grid) else PollingGrid(grid)
+    if is_simulated(grid):
+        return PollingGrid(grid, 0.01, 0.05)
+
+    def silent(text: str) -> None:
+        _note_cause(text, folder)
+        say(text)
+
+    def answers(text: str) -> None:
+        clear_cause(folder)
+        say(text)
+
+    return PollingGrid(WatchedGrid(grid, silent, answers))
 
 
 def _checkpoints(config: Config, folder: Path, runtime: str) -> Checkpoints:

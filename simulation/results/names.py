@@ -18,7 +18,7 @@ A folder holds
     report.html                            the report, one page that needs no other file
     LABEL/seed-N/                          the runs of an experiment with several runs
     checkpoints/, state/, resume.toml      the data for resuming, only until a run has ended
-    cut-off.txt                            why a run was cut off, until it goes on
+    cut-off.txt                            why a run was cut off, or stands still, until it goes on
     resumed.txt                            the rounds after which it was resumed, if it was
     runtime, .run.lock, .command.lock      only while a command works in the folder
     logs/                                  the logs of a deployment's processes

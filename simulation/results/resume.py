@@ -63,7 +63,7 @@ def clear_runtime(folder: Path) -> None:
 
 
 def write_cause(cause: str, folder: Path) -> None:
-    """Record why the run in this folder was cut off."""
+    """Record why the run in this folder was cut off, or why it does not go on at the moment."""
     write_text(folder / names.CAUSE, cause)
 
 
@@ -235,7 +235,9 @@ def status(folder: Path) -> Status:
     failed = _failed(plan, folder)
     counted = [] if plan.single else _counted(len(plan.curves) * len(plan.seeds), waiting, failed)
     if in_use(folder):
-        return Status([*counted, f"running{_since(plan, folder)}"], True)
+        trouble = read_cause(folder)  # noted by a server that still works, and may yet overcome it
+        running = f"running{_since(plan, folder)}{trouble and f': {trouble}'}"
+        return Status([*counted, running], True)
     if waiting:
         return Status([*counted, *_cut_off(plan, folder)], False)
     return Status(counted or [_ended(folder)], not failed)
