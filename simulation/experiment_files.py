@@ -26,9 +26,10 @@ def _text_of(path: Path) -> str:
 
 
 def _meant(path: Path) -> str:
-    """For the name of an experiment in place of its file, or nearly its name: that file, or where it would be."""
+    """For a run's folder, or for the name of an experiment or nearly its name: the file, or where it would be."""
     known = {own.stem: own for own in shipped()}
-    files = [Path(f"{path}.toml"), *(known[name] for name in get_close_matches(path.stem, known, 1))]
+    stored = [path / "experiment.toml", path / "config.toml"]
+    files = [*stored, Path(f"{path}.toml"), *(known[name] for name in get_close_matches(path.stem, known, 1))]
     elsewhere = "; the experiments that come with Twinflower are in the folder experiments of its source"
     return next(
         (f"; did you mean {file}?" for file in files if file.is_file()), "" if path.suffix else elsewhere

@@ -233,6 +233,12 @@ def test_the_name_of_an_experiment_leads_to_its_file(call, monkeypatch):
     assert call("run", "digitz.toml")[2].endswith("; did you mean experiments/digits.toml?\n")
 
 
+@pytest.mark.parametrize("name", ["config.toml", "experiment.toml"])
+def test_the_folder_of_a_run_leads_to_its_settings(call, tmp_path, name):
+    (tmp_path / name).write_text("[run]\nrounds = 3\n")
+    assert call("privacy", str(tmp_path))[2].endswith(f"; did you mean {tmp_path / name}?\n")
+
+
 def test_the_experiments_of_the_source_are_found_from_elsewhere(call, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert str(ROOT / "experiments" / "ye2021-fig3.toml") in call("list")[1]

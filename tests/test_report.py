@@ -26,7 +26,7 @@ from twinflower.simulation.report.sections.privacy import headline, odds, page, 
 from twinflower.simulation.report.sections.sites import ranges
 from twinflower.simulation.report.series import Series
 from twinflower.simulation.report.study import Case, Study
-from twinflower.simulation.results.reading import digest, read_rows
+from twinflower.simulation.results.reading import digest, read_config, read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
@@ -444,6 +444,25 @@ def test_the_statement_says_who_is_protected(kind, size, text):
     assert text in headline(case)
     several = "People with several records: for k records of one person, mu is k times as large."
     assert (several in gaps(case)) == (kind == "record")
+
+
+def test_a_report_says_for_how_many_steps_noise_is_taken_back_and_which_step_followed_from_it(run_of):
+    words = [
+        f"--set={key}={value}"
+        for key, value in {
+            "algorithm": "fedavg", "step-size": 0, "regulariser.name": "none", "clients.per-round": 0,
+            "privacy.mode": "gradient", "privacy.noise": "banded", "privacy.epsilon": 8,
+            "local.fresh-batches": "false", "local.batch-size": 9, "local.max-steps": 2,
+        }.items()
+    ]  # fmt: skip
+    folder = run_of("[run]\nrounds = 9\n[run.clients]\ncount = 3\n", *words)
+    summary, text = summary_of(folder), read(folder).text
+    setup = prepare(read_config(folder).config)
+    p = setup.plan.participation.bandwidth(0)
+    assert p > 1 and summary["privacy"]["bandwidth"] == p
+    assert f"partly taken back in the next {p - 1} steps" in text
+    assert summary["step_size"] == setup.method.step_size
+    assert f"followed from the noise: {setup.method.step_size:.4g} at most" in text
 
 
 def test_the_cost_of_tuning_is_in_the_total():

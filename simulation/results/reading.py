@@ -33,6 +33,7 @@ _LATER_KEYS = (
     "outcome",
     "held_out_by_site",
     "facts",
+    "step_size",
 )  # which an earlier summary does not have
 _NUMBERS = ("test_accuracy", "objective", "nonzeros", "uplink_bits", "seconds", "optimality")
 

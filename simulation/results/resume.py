@@ -97,7 +97,10 @@ def _note_resumed(folder: Path, round_: int) -> None:
 def begun(folder: Path, overrides: Mapping[str, Value]) -> Experiment:
     """The experiment of an interrupted command in this folder; SettingError if it cannot be resumed."""
     if not has_config(folder) and not is_experiment(folder):
-        raise SettingError(f"{folder} holds neither experiment.toml nor config.toml: nothing to resume")
+        raise SettingError(
+            f"{folder} holds neither experiment.toml nor config.toml: nothing to resume; a run leaves something to "
+            "resume only with output.checkpoint-every above 0"
+        )
     if not is_experiment(folder) and has_ended(folder):
         raise SettingError(f"the run in {folder} has ended already")
     if resume_file(folder).exists() and not read_runtime(folder):

@@ -6,7 +6,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from twinflower.algorithms.fedavg import FedAvg
 from twinflower.algorithms.local import LocalMethod, path_length
 from twinflower.algorithms.newton import has_information
 from twinflower.arrays import Array, Index
@@ -20,7 +19,7 @@ from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
 from .advice import outlook
-from .method import derives_step
+from .method import derived_step
 from .privacy import spent
 from .setup import PreparedRun
 
@@ -138,11 +137,8 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
 
 def _step(setup: PreparedRun) -> list[tuple[str, str]]:
     """The step size, if it follows from the noise."""
-    if not derives_step(setup.config):
-        return []
-    return [
-        ("step size, from the noise (fedavg.step-size = 0)", f"{cast(FedAvg, setup.method).step_size:.6g}")
-    ]
+    step = derived_step(setup.config, setup.method)
+    return [("step size, from the noise (fedavg.step-size = 0)", f"{step:.6g}")] if step else []
 
 
 def _correlated(plan: Plan) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -47,6 +47,11 @@ def derives_step(config: Config) -> bool:
     privacy = config.privacy
     noisy = isinstance(privacy, Gradient) and privacy.trust == "local"
     return noisy and isinstance(config.method, FedAvg) and not config.method.step_size
+
+
+def derived_step(config: Config, method: Algorithm) -> float | None:
+    """The step size of this method, if it follows from the noise of the run; else None."""
+    return cast(FedAvg, method).step_size if derives_step(config) else None
 
 
 def regulariser_of(config: Config, objective: Model) -> Regulariser:

@@ -145,7 +145,14 @@ def spent(plan: Plan, seeded: bool = True) -> dict[str, Any]:
         "claimed_epsilon": plan.claimed_epsilon,
         "guarantee": in_words(plan, epsilon, worst, alone, seeded),
         **(_spent_alone(plan, alone) if isinstance(plan, SumPlan) else {}),
+        **_correlated(plan),
     }
+
+
+def _correlated(plan: Plan) -> dict[str, Any]:
+    """The largest bandwidth of noise that is correlated over the steps, if it is."""
+    widths = plan.participation.bandwidths
+    return {} if widths is None else {"bandwidth": int(widths.max())}
 
 
 def accounts(plan: Plan) -> dict[str, Array]:

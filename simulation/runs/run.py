@@ -28,6 +28,7 @@ from . import facts
 from .advice import warnings
 from .ended import asked_and_lost, check_progress, ended, left_out, risen
 from .facts import described
+from .method import derived_step
 from .privacy import accounts, spent
 from .setup import PreparedRun
 
@@ -241,6 +242,7 @@ class Run(Training):
             "sites": self.sites or None,
             "rejected_replies": last.get("rejected"),
             "privacy": self.privacy(),
+            "step_size": derived_step(config, self.setup.method),
             **{
                 key: own
                 for kind in QUERIES

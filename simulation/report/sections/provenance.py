@@ -1,6 +1,6 @@
 """The sections on what results were made from: the columns of the tables, the settings, the versions and the files."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,16 @@ def settings(study: Study) -> list[Section]:
     every = [(key, f"{value}") for key, value in common.items() if value != ""]
     tables = [*_differences(study, items), Table(("setting", "value", "default"), changed)]
     everything = Section("All settings", tables=[Table(("setting", "value"), every)])
-    return [Section("Settings", tables=tables, folded=[everything])]
+    return [Section("Settings", list(_derived(study)), tables=tables, folded=[everything])]
+
+
+def _derived(study: Study) -> Iterator[str]:
+    """The step sizes that followed from the noise of the runs."""
+    for curve in study.curves:
+        steps = [told["step_size"] for told in curve.summaries if told.get("step_size")]
+        if steps:
+            of, most = f" of {curve.name}" if curve.name else "", max(steps)
+            yield f"The step size{of} followed from the noise: {most:.4g} at most in a first round."
 
 
 def _differences(study: Study, items: Sequence[Mapping[str, Value]]) -> list[Table]:
