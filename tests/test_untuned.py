@@ -128,6 +128,8 @@ def test_what_a_user_sets_counts():
     config = parse(chosen)
     assert (config.method.step_size, config.method.server_momentum) == (0.0, 0.9)
     assert (config.objective.clip_norm, config.local.max_steps) == (1.0, 1)
+    assert config.clients.weighting == "rows"  # a small site would have more noise than all others together
+    assert parse(chosen | {"weighting": "clients"}).clients.weighting == "clients"
     config = parse(chosen | {"clip-norm": 0.5, "server-momentum": 0.0, "local.max-steps": 4})
     assert (config.method.step_size, config.method.server_momentum) == (0.0, 0.0)
     assert (config.objective.clip_norm, config.local.max_steps) == (0.5, 4)

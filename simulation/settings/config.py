@@ -179,6 +179,7 @@ class Config:
 
 _UNTUNED: dict[str, Value] = {
     "fedavg.step-size": 0.0, "fedavg.server-momentum": 0.9, "objective.clip-norm": 1.0, "local.max-steps": 1,
+    "clients.weighting": "rows",
 }  # fmt: skip
 """Of FedAvg in a private run of a PyTorch module without a step size (docs/pytorch.md says why)."""
 
