@@ -24,7 +24,7 @@ from twinflower.flower_messages import (
     reply_record,
     request_record,
 )
-from twinflower.rounds import Round
+from twinflower.rounds import REFUSED, Round
 from twinflower.wire import from_npy
 
 T = TypeVar("T")
@@ -33,7 +33,6 @@ Read = Callable[[int, Message], T]
 """What the reply of a client holds; raises ReplyError if it is invalid."""
 
 NO_REPLY = "no reply"
-REFUSED = "it refuses: its privacy budget is spent, or too small for the run"
 _LONGEST_REASON, _LONGEST_TRACEBACK = 1000, 100_000
 _FOREIGN = {  # what errors of Flower and its mods contain, and what to do about them
     "secaggplus_configs": "its app uses Flower's secagg_mod or secaggplus_mod, which need the workflow of that name in "

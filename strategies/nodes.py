@@ -13,8 +13,9 @@ from flwr.serverapp import Grid
 
 from twinflower.errors import AbsentError, RunError
 from twinflower.flower_messages import BEGINS, GONE, RAISED, SITE
+from twinflower.rounds import REFUSED
 
-from .messages import NO_REPLY, REFUSED, properties_in, properties_request, short
+from .messages import NO_REPLY, properties_in, properties_request, short
 from .sites import NumberingGrid, in_order, note_site
 
 SILENCE = 10.0

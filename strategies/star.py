@@ -184,6 +184,7 @@ class StarStrategy(Strategy):
         (start,) = (from_npy(array.data) for array in initial_arrays.values())
         training = training or Training()
         nodes = meet(grid, self.sampling.num_clients, self.node_timeout, training.session, training.sites)
+        training.met = True
         self.begin(nodes, start, training)
         grid = NumberingGrid(grid, self.roster.nodes) if training.sites else grid
         self.exchange = Exchange(self.roster, grid, timeout, self.node_timeout, self.retries)

@@ -930,7 +930,8 @@ def test_a_spent_client_refuses_in_a_constant_shape_and_the_run_goes_on():
     strategy.start(grid, record_of([setup.start]), num_rounds=4)
     assert [list(r.rejected) for r in strategy.rounds] == [[], [], [2], [2]]
     assert (
-        strategy.rounds[2].rejected[2] == "it refuses: its privacy budget is spent, or too small for the run"
+        strategy.rounds[2].rejected[2]
+        == "it refuses: its privacy budget is spent, reserved by other runs, or too small for the run"
     )
     again = {"round": 9, "session": strategy.training.session}
     assert poor.fit([setup.start], again) == ([], 0, {"round": 9, "refused": True})

@@ -21,6 +21,7 @@ from twinflower.simulation.app.client_app import ledger_of_site
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.cli import main
+from twinflower.simulation.report.messages import guarantee
 from twinflower.simulation.runs.ended import left_out
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -101,7 +102,10 @@ def test_a_site_whose_budget_does_not_suffice_stops_the_run_before_anybody_pays(
     with flower_log(caplog):
         result = run(setup, tmp_path)
     assert "1 of 3 nodes cannot take part (nobody holds partition 2)" in result.failure
-    assert "it refuses: its privacy budget is spent, or too small for the run" in result.failure
+    assert (
+        "it refuses: its privacy budget is spent, reserved by other runs, or too small for the run"
+        in result.failure
+    )
     assert "the run is refused: the run plans epsilon 7, and of the lifetime budget epsilon 10" in caplog.text
     assert [len(charges_at(tmp_path, setup, number)) for number in range(3)] == [0, 0, 1]
 
@@ -131,6 +135,34 @@ def test_so_does_one_that_cannot_write_its_state_dir(setup, tmp_path, caplog):
     assert not list(tmp_path.rglob("*.ledger"))
     nodes[1]["state-dir"] = str(tmp_path / "state-1")
     assert len(meet(Deployed(keys, *nodes), 3, 1.0, session="a run")) == 3
+
+
+NOTHING = ["privacy: nothing was released, and nothing is charged"]
+
+
+@pytest.mark.parametrize("of_age", ["[20, 80]", '"private"'], ids=["rounds", "counts before them"])
+def test_a_run_that_does_not_begin_says_that_nothing_was_released(tmp_path, of_age):
+    own = SCHEMA.replace("[20, 80]", of_age)
+    keys = three_sites(tmp_path, own, table, (40, 60, 50, 100))
+    keys |= {"privacy.mode": "public-state", "privacy.epsilon": 7.0, "rounds": 5}
+    config, _ = at_sites(prepare(parse(keys)))
+    refused = prepare(config)
+    spend(ledger_at(tmp_path, refused, 2), 8.0)
+    summary = run(refused, tmp_path).summary()
+    assert "cannot take part" in summary["failure"] and guarantee([summary]) == NOTHING
+
+
+def test_a_site_that_refuses_a_round_released_nothing_in_it(setup, tmp_path):
+    """Every lifetime is spent between the meeting and round 1, as when another run has begun."""
+
+    class Spent(Nodes):
+        def push_messages(self, messages):
+            for number in range(3) if any(m.metadata.group_id == "1" for m in messages) else ():
+                spend(ledger_at(tmp_path, setup, number), 8.0)
+            return super().push_messages(messages)
+
+    summary = run_strategy(setup, Spent(setup, tmp_path), "deployment").summary()
+    assert "it refuses" in summary["failure"] and guarantee([summary]) == NOTHING
 
 
 def charges_at(tmp_path, setup, number):

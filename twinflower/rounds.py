@@ -36,6 +36,10 @@ NoiseOf = Callable[[int, Index], Noise]  # maps a round and clients (..., K) to 
 Lost = Callable[[int, Index], Mask]  # maps a round and clients (K,) to a mask of lost replies
 
 
+REFUSED = "it refuses: its privacy budget is spent, reserved by other runs, or too small for the run"
+"""Why a reply of a private client cannot be used that released nothing."""
+
+
 class Schedule(Protocol):
     """Anything that returns the batches of a round, such as a `LocalSchedule`."""
 
@@ -101,7 +105,8 @@ class Training:
     it. born: the round in which each client's state began. ranges: those that the clients agreed on, empty without
     private ranges, and None before the clients have counted. first: the number of rounds that were completed before
     this start. settled: the last round whose replies the clients may delete, None for the one before the current one.
-    sites: the names of the clients by number, if they are nodes without partitions.
+    sites: the names of the clients by number, if they are nodes without partitions. met: False until a server has met
+    all clients, before which they release nothing.
     """
 
     server: Any = None
@@ -113,6 +118,7 @@ class Training:
     first: int = 0
     settled: int | None = None
     sites: list[str] = field(default_factory=list)
+    met: bool = True
 
     @property
     def round(self) -> int:

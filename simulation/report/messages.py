@@ -117,11 +117,12 @@ def _name(curve: Curve) -> str:
 
 
 def guarantee(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The guarantee of the run that spent the most privacy, including failed runs; empty if none spent any."""
+    """The guarantee of the run that spent the most privacy, including failed runs; empty without private runs."""
     private = [run for run in summaries if run["privacy"] and run["privacy"]["mu"] != 0]
     worst = max(private, key=lambda run: _mu(run["privacy"]), default=None)
     if worst is None:
-        return []
+        nothing = any(run["privacy"] for run in summaries)
+        return ["privacy: nothing was released, and nothing is charged"] if nothing else []
     spent = worst["privacy"]
     return _in_short(spent, worst["rounds"]) if spent["mu"] else [f"privacy: {spent['guarantee']}"]
 
@@ -133,7 +134,7 @@ def _mu(spent: Mapping[str, Any]) -> float:
 def _in_short(spent: Mapping[str, Any], rounds: int) -> list[str]:
     """The guarantee, and what it means for an attacker; the entry `guarantee` of summary.json has all conditions."""
     replaced, alone = spent["unit"].split(", ")[-1], ""
-    period = "1 round" if rounds == 1 else f"all {rounds} rounds"
+    period = {0: "all that it sent", 1: "1 round"}.get(rounds, f"all {rounds} rounds")
     if "epsilon_alone" in spent:
         alone = f", against {spent['attacker']}; epsilon {spent['epsilon_alone']:.4g} against everybody else together"
     seeded = "; simulation: the noise is seeded, not secret" if "seeded" in spent["guarantee"] else ""

@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,12 @@ from twinflower.data.dataset import ARRAYS, OWN
 from twinflower.known_objectives import SURVIVAL
 from twinflower.models.model import undetermined
 from twinflower.models.trained import Trained, trained
-from twinflower.privacy.plan import EVALUATION, Plan
+from twinflower.privacy.plan import COUNTS, EVALUATION, Plan
 from twinflower.problems.interfaces import NamedModel
 from twinflower.problems.regularisers import Support
 from twinflower.queries import QUERIES
 from twinflower.queries.information import Sums
-from twinflower.rounds import Training
+from twinflower.rounds import REFUSED, Training
 
 from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
@@ -259,8 +259,11 @@ class Run(Training):
 
 
 def _so_far(run: Run, plan: Plan) -> Plan:
-    """The plan of what was released so far."""
-    return plan.so_far((done.round, done.asked) for done in run.rounds)
+    """The plan of what was released so far, the tuning before the run included. A client that is left out may have
+    released its reply all the same, but not one that refuses."""
+    asked = ((done.round, [c for c in done.asked if done.rejected.get(c) != REFUSED]) for done in run.rounds)
+    plan = plan.so_far(asked)
+    return plan if run.met else replace(plan, releases=plan.releases.without(COUNTS, EVALUATION))
 
 
 def _cut_off(run: Run) -> list[str]:

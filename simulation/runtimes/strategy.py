@@ -89,7 +89,7 @@ def run_strategy(
     config = setup.config
     seed = np.array(config.seed, np.uint64)
     start = setup.algorithm.init_server(setup.start, config.clients.count, seed)
-    run = Run(setup=setup, runtime=runtime, progress=progress, server=start)
+    run = Run(setup=setup, runtime=runtime, progress=progress, server=start, met=False)
     drive(_Messages(run, grid, checkpoints), checkpoints, watch, aside=runtime == "flower")
     return run
 

@@ -81,9 +81,9 @@ class Releases:
         """The releases of these kinds."""
         return [entry for kind in kinds for entry in self._by_kind.get(kind, ())]
 
-    def without(self, kind: str) -> "Releases":
-        """The list without the releases of this kind."""
-        return replace(self, entries=tuple(entry for entry in self.entries if entry.what != kind))
+    def without(self, *kinds: str) -> "Releases":
+        """The list without the releases of these kinds."""
+        return replace(self, entries=tuple(entry for entry in self.entries if entry.what not in kinds))
 
     def so_far(self, asked: Iterable[tuple[int, Sequence[int] | Index]]) -> "Releases":
         """What a run has released whose rounds so far are these: (round, clients) pairs."""
