@@ -97,57 +97,56 @@ def with_ones(columns: Any) -> np.ndarray:
 
 def tables() -> Iterator[Table]:
     """All tables."""
-    fair = sm.datasets.fair.load_pandas().data
-    features, labels = with_ones(fair.drop(columns="affairs")), (fair.affairs > 0).to_numpy(int)
+    yield fair()
+    yield randhie()
+    yield anes96()
+    yield diabetes()
+    yield from cox(load_rossi().sample(frac=1.0, random_state=0))
+
+
+def fair() -> Table:
+    """Logistic regression, against a generalised linear model."""
+    rows = sm.datasets.fair.load_pandas().data
+    features, labels = with_ones(rows.drop(columns="affairs")), (rows.affairs > 0).to_numpy(int)
     known = sm.GLM(labels, features, family=sm.families.Binomial()).fit(tol=1e-15)
     d = features.shape[1]
-    yield Table(
-        "fair, logistic",
-        features,
-        labels,
-        make_objective("logistic", d, 2),
-        known.params,
-        known.bse,
-        np.eye(d),
-    )
+    objective = make_objective("logistic", d, 2)
+    return Table("fair, logistic", features, labels, objective, known.params, known.bse, np.eye(d))
 
-    health = sm.datasets.randhie.load_pandas().data
-    features, counts = with_ones(health.drop(columns="mdvis")), health.mdvis.to_numpy(float)
+
+def randhie() -> Table:
+    """Poisson regression, against a generalised linear model."""
+    rows = sm.datasets.randhie.load_pandas().data
+    features, counts = with_ones(rows.drop(columns="mdvis")), rows.mdvis.to_numpy(float)
     known = sm.GLM(counts, features, family=sm.families.Poisson()).fit(tol=1e-15)
-    d = features.shape[1]
-    labels = packed(counts, np.zeros(len(counts)))
-    yield Table(
-        "randhie, Poisson",
-        features,
-        labels,
-        make_objective("poisson", d, 0),
-        known.params,
-        known.bse,
-        np.eye(d),
-    )
+    d, labels = features.shape[1], packed(counts, np.zeros(len(counts)))
+    objective = make_objective("poisson", d, 0)
+    return Table("randhie, Poisson", features, labels, objective, known.params, known.bse, np.eye(d))
 
-    votes = sm.datasets.anes96.load_pandas().data
-    features = with_ones(votes[["logpopul", "selfLR", "age", "educ", "income"]])
-    labels = votes.PID.to_numpy(int)
+
+def anes96() -> Table:
+    """Softmax regression, against multinomial logit, whose coefficients are contrasts to the first class."""
+    rows = sm.datasets.anes96.load_pandas().data
+    features = with_ones(rows[["logpopul", "selfLR", "age", "educ", "income"]])
+    labels = rows.PID.to_numpy(int)
     known = sm.MNLogit(labels, features).fit(method="newton", tol=1e-15, disp=0)
     d, classes = features.shape[1], 7
     contrast = np.kron(np.column_stack([-np.ones(classes - 1), np.eye(classes - 1)]), np.eye(d))
-    yield Table(
+    return Table(
         "anes96, multinomial", features, labels, make_objective("softmax", d, classes),
         np.asarray(known.params).T.ravel(), np.asarray(known.bse).T.ravel(), contrast,
     )  # fmt: skip
 
+
+def diabetes() -> Table:
+    """Linear regression, against ordinary least squares."""
     features, labels = load_diabetes(return_X_y=True)
     features = with_ones(features)
-    known = sm.OLS(labels, features).fit()
-    d = features.shape[1]
-    yield Table(
+    known, d = sm.OLS(labels, features).fit(), features.shape[1]
+    return Table(
         "diabetes, linear", features, labels, make_objective("least-squares", d, 0), known.params, known.bse, np.eye(d),
         known.df_resid, known.scale,
     )  # fmt: skip
-
-    rossi = load_rossi().sample(frac=1.0, random_state=0)
-    yield from cox(rossi)
 
 
 def cox(rossi: Any) -> Iterator[Table]:
