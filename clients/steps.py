@@ -306,7 +306,7 @@ def answered(
     """The loss, the number of rows and the metrics with which a site answers a question about the model x (d,).
 
     With noise, the answer is charged, computed and stored once for each round. Without, exact answers about many models
-    of a server's choice add up to the rows themselves, also if each is only a mean loss. So a client answers about one
+    of a server's choice add up to the rows themselves, even if each is only a mean loss. So a client answers about one
     model after each round (`RequestReader.once`), and the same request gets the same answer again. This bounds the
     number of answers by that of the rounds, and not what a single one says. The server chooses the number of rounds and
     of runs, and can ask without training; enough rounds still determine the rows. Raises ReplyError for a second model

@@ -169,7 +169,7 @@ def _train(grid: Grid, setup: PreparedRun, folder: Path) -> None:
     run = run_strategy(setup, quick, runtime, show, checkpoints, watch)
     watch(run)
     summary = run.summary()
-    # Before writing, so that they are said also where the disk is full.
+    # Before writing, so that they are said even if the disk is full.
     say(*warnings([summary]), *evaluated(summary), *guarantee([summary]))
     write_run(run, folder, summary)
     failures = [*filter(None, [run.failure]), *present_run(folder, setup.config)]

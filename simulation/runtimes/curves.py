@@ -2,7 +2,7 @@
 
 A worker process trains and stores one part of the experiment at a time: a curve with one seed on the `inprocess`
 runtime, a curve with all its seeds on the `cohort` runtime. The workers count the rounds they have done together, and
-the command shows the count. They end with the command, also if the command is killed.
+the command shows the count. They end with the command, even if the command is killed.
 """
 
 import os

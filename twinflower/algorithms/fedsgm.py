@@ -46,7 +46,7 @@ h. It has none: a prox or a projection in (3) would act on points from which e_j
 
 Privacy. "gradient" adds noise to every gradient in (1), and to the values, which are released together with the first
 one. A row enters that gradient with weight (1 - s) [in f] + s [in g_m] <= 1, so it moves it by 2 C over the number of
-rows, also if the row changes its group, and each value in units of loss_clip by at most 1. A client refuses a request
+rows, even if the row changes its group, and each value in units of loss_clip by at most 1. A client refuses a request
 whose s is not in [0, 1]. Everything else follows from what was released. There is no "public-state": values would need
 a release of their own.
 """

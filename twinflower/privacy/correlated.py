@@ -5,7 +5,7 @@ lower-triangular Toeplitz matrix of the first p coefficients of (1 - x)^(1/2), p
 Upadhyay and Lampert 2025, the banded inverse square root). p = 1 is independent noise. The sensitivity of a run:
 
 1. B is invertible, so the released steps 1, ..., T say as much as C g + sigma z, C the inverse of B: a Gaussian
-   release, also if g_t depends on what was released before (Denisov et al. 2022).
+   release, even if g_t depends on what was released before (Denisov et al. 2022).
 2. The coefficients of B after the first are negative, so those of C, of 1 / (1 - a_1 x - ... - a_{p-1} x^{p-1}) with
    a_k > 0, are not, and neither is any product of two columns.
 3. Let step t of the replaced records move g_t by up to pi_t times the sensitivity of a step, in any direction. With
