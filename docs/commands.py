@@ -13,14 +13,14 @@ PAGE = Path(__file__).with_suffix(".md")
 _HEAD = """\
 # Command line
 
-Made by `python docs/commands.py` from the commands; `twinflower COMMAND --help` prints the same. A command that writes
-a file refuses one that exists, unless `--force` is given. The exit status is 2 for invalid input, 1 if a run failed
-or a claim does not hold, and 128 + signal after a signal.
+This page is made by `python docs/commands.py` from the commands; `twinflower COMMAND --help` prints the same texts. A
+command refuses to overwrite an existing file, unless `--force` is given. The exit status is 2 for invalid input, 1 if a
+run failed or a claim does not hold, and 128 plus the signal's number after a signal.
 """
 _COMMON = """\
 ## Options of several commands
 
-The usage line of a command names the ones that it has.
+The usage line of each command names those of the following options that the command has.
 
 | option | meaning |
 |---|---|"""
