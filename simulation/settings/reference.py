@@ -40,8 +40,8 @@ Keys that several methods have, each in its own section: `fedpdm.step-size`, `fe
 _INTRODUCTION = """\
 # Settings
 
-Made by `python -m twinflower.simulation.settings.reference` from the declarations in the code; `twinflower settings
-[SECTION]` prints the same. Every run has the sections {sections}, and the section of its [method](#methods).
+This page is made by `python -m twinflower.simulation.settings.reference` from the declarations in the code;
+`twinflower settings [SECTION]` prints the same texts. Every run has the sections {sections}, and the section of its [method](#methods).
 
 **On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. The last part alone, `--set rho=0.1`,
 is enough if it is unambiguous among the keys that apply to the run.

@@ -82,8 +82,8 @@ class Local:
     fresh_batches: Annotated[
         bool,
         Setting(
-            "shuffle the rows anew for every round, or for every epoch where a record is charged for the rounds that "
-            "it is in; false: go through one order"
+            "shuffle the rows anew for every round, or for every epoch if a record is charged once per epoch; false: "
+            "keep one order"
         ),
     ] = True
 
@@ -131,8 +131,8 @@ class _Plain:
 _GroupSize = Annotated[
     int,
     Setting(
-        "how many records of one person: with protects group, those that are protected together; without privacy, the "
-        "most that a person has at a site, from which the server knows how many rows of whole persons a site holds out",
+        "with protects group, the number of records of one person that are protected together; without privacy, the "
+        "most records that a person has at a site, so that the server knows how many rows a site holds out",
         at_least(0),
         "records",
     ),
@@ -142,7 +142,7 @@ _GroupSize = Annotated[
 _Trust = Annotated[
     str,
     Setting(
-        "whom a client need not hide from: nobody (local), or nobody who sees more than sums (sum)",
+        "local: a client trusts nobody and adds all noise itself; sum: the server sees only sums over clients",
         one_of(TRUSTS),
     ),
 ]
@@ -329,7 +329,9 @@ PRIVACY: dict[str, type[NoPrivacy] | type[Private]] = {
 
 @dataclass(frozen=True)
 class _Metrics:
-    every: Annotated[int, Setting("every so many rounds the model is evaluated", at_least(1), "rounds")] = 1
+    every: Annotated[
+        int, Setting("rounds from one evaluation of the model to the next", at_least(1), "rounds")
+    ] = 1
     early: Annotated[int, Setting("up to this round, every round is evaluated", at_least(0), "rounds")] = 0
     reference: Annotated[bool, Setting("compare with the optimum of all rows together")] = False
 
@@ -350,7 +352,7 @@ class Server:
         float, Setting("how long to wait for the replies of a round", above(0), "seconds")
     ] = 3600.0
     min_replies: Annotated[
-        int, Setting("replies without which a round does not count", at_least(1), "replies")
+        int, Setting("a round with fewer replies does not count", at_least(1), "replies")
     ] = 1
     void_rounds: Annotated[
         int, Setting("rounds in a row that may fail before the run stops; 0: none", at_least(0), "rounds")
@@ -369,7 +371,9 @@ class Output:
     checkpoint_every: Annotated[
         int, Setting("rounds between checkpoints; 0: no checkpoints", at_least(0), "rounds")
     ] = 0
-    resume_from: Annotated[str, Setting("folder of a run to go on with; empty: a new run", unit="path")] = ""
+    resume_from: Annotated[
+        str, Setting("folder of an interrupted run to resume; empty: a new run", unit="path")
+    ] = ""
     tracker: Annotated[
         str, Setting("mlflow, or MODULE:FUNCTION that gets the folder of every ended run; empty: none")
     ] = ""

@@ -129,7 +129,12 @@ class TableData:
         str, Setting("table to test on; empty: a share of the rows of every file", unit="path")
     ] = ""
     test_fraction: Annotated[
-        float, Setting("that share; 0: all rows are trained on, and the server has no test score", FRACTION)
+        float,
+        Setting(
+            "without a test-file, the share of every file's rows to test on; 0: all rows are trained on, and the server "
+            "has no test score",
+            FRACTION,
+        ),
     ] = 0.2
     range_share: RangeShare = 0.2
     bias: Bias = True

@@ -26,7 +26,7 @@ class HeldOutSettings:
     release_every: Annotated[
         int,
         Setting(
-            "in a private run, rounds between evaluations at the clients; 0: of the final model only",
+            "in a private run, rounds between evaluations at the clients; 0: evaluate the final model only",
             at_least(0),
             "rounds",
         ),
