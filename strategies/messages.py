@@ -24,7 +24,7 @@ from twinflower.flower_messages import (
     reply_record,
     request_record,
 )
-from twinflower.rounds import REFUSED, Round
+from twinflower.rounds import REFUSED, Round, who
 from twinflower.wire import from_npy
 
 T = TypeVar("T")
@@ -121,6 +121,7 @@ class Inspector:
     session: str
     max_norm: float = math.inf
     born: dict[int, int] = field(default_factory=dict)
+    sites: Sequence[str] = ()
 
     def read(self, client: int, inbox: Any, reply: Message, round_: int) -> Upload:
         """What a client sent in reply to this inbox; ReplyError for what an `AlgorithmClient` would not send."""
@@ -144,7 +145,7 @@ class Inspector:
                 f"it has lost its state: what it sends begins in round {born}, and {known} was expected"
             )
         if known is not None:
-            log(WARNING, "client %s has lost its state and starts afresh in round %s", client, born)
+            log(WARNING, "%s has lost its state and starts afresh in round %s", who(client, self.sites), born)
         self.born[client] = born
 
 
@@ -227,14 +228,19 @@ def _mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:
 
 
 def incomplete(
-    server_round: int, rejected: Mapping[int, str], method: str, retries: int, most_absent: int = 0
+    server_round: int,
+    rejected: Mapping[int, str],
+    method: str,
+    retries: int,
+    most_absent: int = 0,
+    sites: Sequence[str] = (),
 ) -> str:
-    """The sentence for a round that lacks more clients than the method can do without."""
+    """The sentence for a round that lacks more clients than the method can do without; sites: their names."""
     client, reason = min(rejected.items())
     needed = f"all but {most_absent}" if most_absent else "all"
     return (
         f"round {server_round}: {method} needs {needed} clients, and {len(rejected)} did not answer even after "
-        f"{retries} more requests: the run stops (client {client}: {reason})"
+        f"{retries} more requests: the run stops ({who(client, sites)}: {reason})"
     )
 
 
@@ -242,12 +248,14 @@ def incomplete(
 class Quorum:
     """Whether a round has enough valid replies.
 
-    min_replies: a round with fewer changes nothing. void_rounds: how many such rounds may occur in a row.
+    min_replies: a round with fewer changes nothing. void_rounds: how many such rounds may occur in a row. sites: the
+    clients' names, if they have some.
     """
 
     min_replies: int
     void_rounds: int
     void: int = 0
+    sites: Sequence[str] = ()
 
     def reached(self, server_round: int, good: int, rejected: Mapping[int, str]) -> bool:
         """Whether there are min_replies valid replies; RunError after too many rounds in a row without."""
@@ -272,4 +280,4 @@ class Quorum:
         what = f"none of the {len(rejected)} replies could be used"
         if good:
             what = f"{good} good replies, fewer than server.min-replies = {self.min_replies}"
-        return f"round {server_round}: {what}, the run stops (client {client}: {reason})"
+        return f"round {server_round}: {what}, the run stops ({who(client, self.sites)}: {reason})"

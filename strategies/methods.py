@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Result
 from twinflower import algorithms
 from twinflower.arrays import Index
 from twinflower.errors import SettingError
+from twinflower.rounds import who
 
 from .star import StarStrategy
 
@@ -37,11 +38,8 @@ class RelayStrategy(StarStrategy):
         before = self._alive
         result = super().aggregate_train(server_round, replies)
         for client in np.flatnonzero(before & ~self._alive):
-            log(
-                WARNING,
-                "client %s was silent for too long: it has left the graph, and its data no longer count",
-                client,
-            )
+            text = "%s was silent for too long: it has left the graph, and its data no longer count"
+            log(WARNING, text, who(int(client), self.training.sites))
         return result
 
     @property

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from twinflower.errors import AbsentError, RunError
 from twinflower.flower_messages import BEGINS, GONE, RAISED, SITE
-from twinflower.rounds import REFUSED
+from twinflower.rounds import REFUSED, who
 
 from .messages import NO_REPLY, properties_in, properties_request, short
 from .sites import NumberingGrid, in_order, note_site
@@ -252,7 +252,7 @@ class Roster:
         for client, node in found.items():
             self._waiting[client] = node
             if self.nodes[client] in present:
-                log(WARNING, "a second node for client %s waits until the first is gone", client)
+                log(WARNING, "a second node for %s waits until the first is gone", who(client, self.sites))
 
     def _let_in(self, present: Set[int], silent: Set[int]) -> None:
         """Replace nodes that are gone or silent by waiting ones. Flower notices only after a while that a node was
@@ -261,7 +261,7 @@ class Roster:
             if node not in present:
                 del self._waiting[client]
             elif self.nodes[client] not in present or client in silent:
-                log(WARNING, "client %s is back on another node", client)
+                log(WARNING, "%s is back on another node", who(client, self.sites))
                 self.nodes[client] = self._waiting.pop(client)
 
 
@@ -284,9 +284,13 @@ class Reminder:
 
 
 class Absences:
-    """Logs why clients are left out of rounds: once for each reason, and then how many rounds they have missed."""
+    """Logs why clients are left out of rounds: once for each reason, and then how many rounds they have missed.
 
-    def __init__(self) -> None:
+    sites: the clients' names, if they have some.
+    """
+
+    def __init__(self, sites: Sequence[str] = ()) -> None:
+        self.sites = sites
         self._missed: dict[int, tuple[int, str]] = {}  # client -> rounds in a row, and the last reason
 
     def note(self, round_: int, asked: Iterable[int], rejected: Mapping[int, str]) -> None:
@@ -297,14 +301,20 @@ class Absences:
                 self._missed[client] = missed + 1, rejected[client]
                 self._log(round_, client, missed + 1, rejected[client], known)
             elif missed > 1:
-                log(WARNING, "round %s: client %s is back after %s missed rounds", round_, client, missed)
+                log(
+                    WARNING,
+                    "round %s: %s is back after %s missed rounds",
+                    round_,
+                    who(client, self.sites),
+                    missed,
+                )
 
     def _log(self, round_: int, client: int, missed: int, reason: str, known: str) -> None:
         if reason != known:
-            log(WARNING, "round %s: client %s left out: %s", round_, client, reason)
+            log(WARNING, "round %s: %s left out: %s", round_, who(client, self.sites), reason)
         elif missed % _COUNTED == 0:
-            text = "round %s: client %s left out for the %sth round in a row: %s"
-            log(WARNING, text, round_, client, missed, reason)
+            text = "round %s: %s left out for the %sth round in a row: %s"
+            log(WARNING, text, round_, who(client, self.sites), missed, reason)
 
 
 def partitions(numbers: Sequence[int], sites: Sequence[str] = ()) -> str:

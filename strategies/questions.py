@@ -1,7 +1,7 @@
 """Questions to clients, which are repeated until the replies are valid: the counts before round 1
 (`twinflower.queries.first`), and what the sites find about a model, in rounds that they evaluate and at the end."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from twinflower.errors import ReplyError, RunError
 from twinflower.flower_messages import EVALUATE, reply_record
 from twinflower.queries.held_out_question import HeldOutQuestion
 from twinflower.queries.model_question import ModelQuestion, Sent
+from twinflower.rounds import who
 from twinflower.wire import checked, expect_arrays, from_npy
 
 from .messages import NO_REPLY, Read, fit_request, fit_results, question_request, sort_replies
@@ -65,7 +66,8 @@ class Exchange:
                 break
             silent = {client for client, reason in rejected.items() if reason == NO_REPLY}
             self.roster.find(self.grid, silent, self.patience)
-            log(WARNING, "round %s: asking clients %s again", round_, sorted(rejected))
+            named = ", ".join(who(client, self.roster.sites) for client in sorted(rejected))
+            log(WARNING, "round %s: asking %s again", round_, named)
             more, rejected = self.ask(rejected, ask, read, round_)
             good = good | more
         return good, rejected
@@ -104,13 +106,14 @@ class Agreement:
             return checked("counts", arrays[0], (self.entries,))
 
         found, missing = exchange.ask_all(ask, counts, 0)
+        sites = exchange.roster.sites
         for client, reason in sorted(missing.items()):
-            log(WARNING, "client %s sent no counts before round 1: %s", client, reason)
+            log(WARNING, "%s sent no counts before round 1: %s", who(client, sites), reason)
         if len(found) < least:
             client, reason = min(missing.items())
             raise RunError(
-                f"{len(found)} clients sent counts before round 1, and {least} are needed, the run stops (client "
-                f"{client}: {reason})"
+                f"{len(found)} clients sent counts before round 1, and {least} are needed, the run stops "
+                f"({who(client, sites)}: {reason})"
             )
         order = sorted(found)
         return self.content(np.stack([found[client] for client in order]), np.array(order))
@@ -159,16 +162,21 @@ class SiteEvaluation:
         return [question_request(node, models[client], config) for client, node in nodes.items()]
 
     def read(
-        self, replies: Iterable[Message], nodes: Mapping[int, int], round_: int, private: bool
+        self,
+        replies: Iterable[Message],
+        nodes: Mapping[int, int],
+        round_: int,
+        private: bool,
+        sites: Sequence[str] = (),
     ) -> MetricRecord | None:
         """The metrics of what the sites found, such as weighted means; None for a round that is not evaluated at the
-        sites. nodes: client -> node."""
+        sites. nodes: client -> node. sites: the clients' names, if they have some."""
         if not self.evaluates(round_):
             return None
         clients = {node: client for client, node in nodes.items()}
         good, rejected = sort_replies(replies, clients, reading(self._asked, round_, private), round_)
         for client, reason in sorted(rejected.items()):
-            log(WARNING, "round %s: client %s is not in the evaluation: %s", round_, client, reason)
+            log(WARNING, "round %s: %s is not in the evaluation: %s", round_, who(client, sites), reason)
         self.found = self.question.found(dict(sorted(good.items())), private)
         return MetricRecord(dict(self.metrics))
 
@@ -189,7 +197,8 @@ def collect(
     if not missing:
         return asked.found(dict(sorted(good.items())), private), ""
     client, reason = min(missing.items())
-    return None, f"{len(missing)} clients sent no {question.what} (client {client}: {reason})"
+    named = who(client, exchange.roster.sites)
+    return None, f"{len(missing)} clients sent no {question.what} ({named}: {reason})"
 
 
 def reading(question: ModelQuestion, round_: int, private: bool) -> Read[Any]:

@@ -28,7 +28,7 @@ from twinflower.clients.records import record_of
 from twinflower.errors import AbsentError, RunError, SettingError
 from twinflower.flower_messages import ENDS
 from twinflower.randomness import FIRST_ROUNDS, participants
-from twinflower.rounds import Round, Training
+from twinflower.rounds import Round, Training, who
 from twinflower.settings import check_choice
 from twinflower.wire import from_npy
 
@@ -201,17 +201,22 @@ class StarStrategy(Strategy):
             self.release()
         return result
 
-    def release(self, failed: bool = False) -> None:
+    def release(self, failed: bool = False) -> list[int]:
         """Let clients whose plan is not complete release what they have reserved, because nothing more is asked: those
-        that were left out of a round, or all if the run ended early or has failed. Absent ones are not waited for."""
+        that were left out of a round, or all if the run ended early or has failed. Absent ones are not waited for.
+
+        Returns those of them that did not answer.
+        """
         missed = {client for done in self.rounds for client in done.rejected}
         clients = set(self.roster.nodes) if failed or self.ended else missed
         if self.algorithm.privacy == "none" or not clients:
-            return
+            return []
         present = self.roster.update(self.exchange.grid)
         nodes = [node for client, node in self.roster.nodes.items() if client in clients and node in present]
         ended = [properties_request(node, self.training.session, ENDS) for node in nodes]
-        self.exchange.grid.send_and_receive(ended, timeout=_GOODBYE)
+        replies = self.exchange.grid.send_and_receive(ended, timeout=_GOODBYE)
+        done = {reply.metadata.src_node_id for reply in replies if not reply.has_error()}
+        return sorted(client for client in clients if self.roster.nodes[client] not in done)
 
     def begin(
         self, nodes: dict[int, int], start: NDArray[np.float64], training: Training | None = None
@@ -233,8 +238,10 @@ class StarStrategy(Strategy):
             self.training.session,
             self.max_norm,
             self.training.born,
+            self.training.sites,
         )
-        self.quorum, self.absences = replace(self.quorum, void=0), Absences()
+        self.quorum = replace(self.quorum, void=0, sites=self.training.sites)
+        self.absences = Absences(self.training.sites)
 
     def _before_round_1(self, grid: Grid, start: ArrayRecord, timeout: float) -> None:
         """Ask for the clients' counts, and evaluate the start at the sites; a training that goes on has done both."""
@@ -285,7 +292,8 @@ class StarStrategy(Strategy):
         self.rounds.append(self.requests.statistics([good[c] for c in sorted(good)], rejected))
         if self._needs(rejected):
             absent = self.algorithm.most_absent
-            raise AbsentError(incomplete(round_, rejected, self.algorithm.name, self.retries, absent))
+            name, sites = self.algorithm.name, self.training.sites
+            raise AbsentError(incomplete(round_, rejected, name, self.retries, absent, sites))
         if self.quorum.reached(round_, len(good), rejected):
             self.training.update(self.algorithm, round_, self._values(round_, good))
         model = self.algorithm.model(self.server)
@@ -332,7 +340,7 @@ class StarStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Return what the sites found, None for a round that is not evaluated at the sites."""
         round_, private = self.training.number(server_round), self.algorithm.privacy != "none"
-        return self.evaluation.read(replies, self.roster.nodes, round_, private)
+        return self.evaluation.read(replies, self.roster.nodes, round_, private, self.roster.sites)
 
     def _close(self, round_: int) -> None:
         """Send all clients the inbox after the last round; a client that misses it lacks only its last point."""
@@ -343,4 +351,4 @@ class StarStrategy(Strategy):
 
         _, missing = self.exchange.ask(self.requests.inboxes, self.requests.message, read, round_)
         for client in sorted(missing):
-            log(WARNING, "client %s did not get the last point", client)
+            log(WARNING, "%s did not get the last point", who(client, self.roster.sites))

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.errors import AbsentError, ReplyError, SettingError
+from twinflower.rounds import who
 from twinflower.sums.grid import CellArray, negative, plus
 from twinflower.sums.masks import ANNOUNCEMENT, roster_of
 from twinflower.sums.recovery import Recovery
@@ -76,7 +77,7 @@ class SumStrategy(StarStrategy):
         client, reason = min(missing.items())
         raise AbsentError(
             f"{len(missing)} of {len(self.roster.nodes)} sites sent no key message, and a sum needs all of them, the "
-            f"run stops (client {client}: {reason})"
+            f"run stops ({who(client, self.training.sites)}: {reason})"
         )
 
     def _read(self, client: int, reply: Message) -> Upload:
@@ -94,8 +95,9 @@ class SumStrategy(StarStrategy):
         survivors = _survivors(good, self.recovery)
         if away := set(survivors).difference(good):
             raise AbsentError(
-                f"round {round_}: before the interruption sites opened their shares for a sum with client {min(away)}, "
-                "which is missing: the run stops, and can go on when that site is back"
+                f"round {round_}: before the interruption sites opened their shares for a sum with "
+                f"{who(min(away), self.training.sites)}, which is missing: the run stops, and can go on when that site "
+                "is back"
             )
         late = dict.fromkeys(set(good).difference(survivors), _LATE)
         return {client: good[client] for client in survivors}, rejected | late
@@ -130,14 +132,13 @@ class SumStrategy(StarStrategy):
             client, reason = min(missing.items())
             raise AbsentError(
                 f"round {round_}: {recovery.needed} sites must open their shares, and only {len(opened)} did: the run "
-                f"stops (client {client}: {reason})"
+                f"stops ({who(client, self.training.sites)}: {reason})"
             )
         dealt = {client: upload.metrics["dealt"] for client, upload in good.items()}
         keys, wrong = recovery.keys(survivors, dealt, opened)
         if wrong is not None:
-            log(
-                WARNING, "round %s: the shares of client %s do not fit; those of the others do", round_, wrong
-            )
+            text = "round %s: the shares of %s do not fit; those of the others do"
+            log(WARNING, text, round_, who(wrong, self.training.sites))
         return recovery.mask(survivors, keys, count, words)
 
 

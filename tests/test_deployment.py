@@ -528,7 +528,7 @@ def test_a_site_of_a_sum_is_killed_and_comes_back(tmp_path, app):
         running.start_node(1, 3, own[1])
         process.wait(timeout=1200)
         assert running.last_status() == "finished:completed", running.place.end_of("flwr-run")
-        assert "asking clients [1] again" in log_of(running, "flwr-run")
+        assert "asking client 1 again" in log_of(running, "flwr-run")
     assert all(done["rejected"] == {} and done["accepted"] == 3 for done in rounds_in(folder))
     assert_array_equal(np.load(folder / "model.npz")["x"], expected(config).model)
     for number in range(3):

@@ -297,6 +297,9 @@ def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
     grid.send_and_receive([properties_request(node) for node in (1, 2, 3)], timeout=12.0)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("0 of 3 replies are here; waiting for 3 nodes, at most ")
+    grid.send_and_receive([properties_request(2)], timeout=12.0)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("0 of 1 replies are here; waiting for 1 node, at most ")
 
 
 def test_replies_that_are_errors_are_counted_apart(no_sleep, capsys):

@@ -18,10 +18,11 @@ from twinflower.flower_messages import PLACES
 from twinflower.privacy.charges import BudgetSpent
 from twinflower.privacy.release import Release
 from twinflower.problems.turns import Span
-from twinflower.simulation.app import client_app
+from twinflower.simulation.app import client_app, server_app
 from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.results.checkpoint import Checkpoints, restore
+from twinflower.simulation.runs.ended import left_out
 from twinflower.simulation.runs.run import Run
 from twinflower.simulation.runtimes import flower_internals, inprocess
 from twinflower.simulation.runtimes.strategy import run_strategy
@@ -198,7 +199,7 @@ def test_a_second_node_with_the_name_of_a_site_gets_nothing_while_the_first_is_t
     with caplog.at_level(logging.WARNING, "flwr"):
         roster.update(grid)
     assert roster.nodes == {0: 1, 1: 2}
-    assert "a second node for client 1 waits until the first is gone" in caplog.text
+    assert "a second node for site b waits until the first is gone" in caplog.text
 
 
 def test_a_run_that_goes_on_keeps_its_numbers(tmp_path):
@@ -224,6 +225,40 @@ def test_a_run_that_goes_on_keeps_its_numbers(tmp_path):
     assert_array_equal(trained(back, setup, Checkpoints(tmp_path, 1)).x, whole.x)
     stranger = trained(named(setup, ["trier", *NAMES[1:]]), setup, Checkpoints(tmp_path, 1))
     assert "site trier is not one of the 4 sites of this run" in stranger.failure
+
+
+def test_messages_about_a_site_give_its_name(caplog, monkeypatch, capsys):
+    setup = setup_of()
+
+    class Losing(Named):
+        """The replies of jena are lost, in round 2 those of all sites."""
+
+        def push_messages(self, messages):
+            ids = super().push_messages(messages)
+            for id_, message in zip(ids, messages, strict=True):
+                jena = self.context(message.metadata.dst_node_id).node_config["site"] == "jena"
+                if message.metadata.group_id == "2" or (jena and message.metadata.group_id):
+                    del self._replies[id_]
+            return ids
+
+    grid = Losing(setup.config.items(), *({"site": name} for name in NAMES))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        run = trained(grid, setup)
+    assert "round 1: site jena left out: no reply" in caplog.text
+    assert (
+        run.failure == "round 2: none of the 4 replies could be used, the run stops (site aachen: no reply)"
+    )
+    (warning,) = left_out(run.rounds, setup.partition.sizes, True, run.sites)[-1:]
+    assert warning.startswith("warning: no reply of site jena was used")
+    slept = []
+    monkeypatch.setattr(server_app.time, "sleep", slept.append)
+    monkeypatch.setattr(server_app.time, "monotonic", lambda: math.fsum(slept))
+    polling = server_app.PollingGrid(Named(setup.config.items(), *({"site": name} for name in NAMES)))
+    meet(polling, len(NAMES), 30.0)
+    polling.grid.pull_messages = lambda ids: []
+    polling.send_and_receive([properties_request(node) for node in (1, 3)], timeout=12.0)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("0 of 2 replies are here; waiting for sites jena, ulm, at most ")
 
 
 # ------------------------------------------------------------------------------------- at the node

@@ -201,6 +201,32 @@ def test_what_a_site_has_missed_is_released_at_the_end_and_named(setup, tmp_path
     assert "warning: client 1 was left out of 2 of 5 rounds" in result.summary()["warnings"]
 
 
+def test_a_site_that_is_away_at_the_end_is_named_with_the_command_that_gives_its_reserve_up(
+    setup, tmp_path, monkeypatch, capsys
+):
+    class Leaving(Nodes):
+        """Node 2 leaves after round 3."""
+
+        def get_node_ids(self):
+            return [1, 3] if self.left else [1, 2, 3]
+
+        def push_messages(self, messages):
+            self.left = self.left or any(m.metadata.group_id == "4" for m in messages)
+            return super().push_messages(messages)
+
+        left = False
+
+    result = run_strategy(setup, Leaving(setup, tmp_path, {(4, 1), (5, 1)}), "deployment")
+    (warning,) = (text for text in result.summary()["warnings"] if "reserved" in text)
+    assert warning == (
+        "warning: client 1 did not hear that the run has ended, and may keep the budget that it reserved; to give that "
+        f"up, at the site: twinflower ledger STATE-DIR --give-up {result.session}"
+    )
+    command = warning.partition("twinflower ")[2].replace("STATE-DIR", str(tmp_path / "state-1")).split()
+    assert f"of run {result.session} in" in told(monkeypatch, capsys, *command)
+    assert not read_ledger(ledger_at(tmp_path, setup, 1).path).reserved
+
+
 def test_a_client_that_never_took_part_is_named_with_its_share_of_the_rows(setup, tmp_path):
     silent = {(round_, 1) for round_ in range(1, 6)}
     result = run(setup, tmp_path, silent)

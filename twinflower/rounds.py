@@ -40,6 +40,11 @@ REFUSED = "it refuses: its privacy budget is spent, reserved by other runs, or t
 """Why a reply of a private client cannot be used that released nothing."""
 
 
+def who(client: int, sites: Sequence[str] = ()) -> str:
+    """A client in a message: its site's name, if the clients have names (`Training.sites`)."""
+    return f"site {sites[client]}" if sites else f"client {client}"
+
+
 class Schedule(Protocol):
     """Anything that returns the batches of a round, such as a `LocalSchedule`."""
 

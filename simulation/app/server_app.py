@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
 import twinflower
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError
-from twinflower.flower_messages import PLACES
+from twinflower.flower_messages import PLACES, SITE
 from twinflower.strategies.messages import properties_in
 from twinflower.strategies.nodes import Reminder, meet, partitions
 from twinflower.strategies.sites import WrappedGrid
@@ -251,7 +250,7 @@ class PollingGrid(WrappedGrid):
         super().__init__(grid)
         self.shortest, self.longest = shortest, longest
         self.reminder = Reminder(say)
-        self._partitions: dict[int, Any] = {}  # node -> the partition that it reported
+        self._known: dict[int, str | int] = {}  # node -> its name, or the partition that it reported
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -282,14 +281,21 @@ class PollingGrid(WrappedGrid):
         return [pair for pair in zip(self.push_messages(messages), messages, strict=False) if pair[0]]
 
     def _note(self, reply: Message) -> None:
-        """Note the partition that a node reports."""
-        if reply.has_content() and PLACES[0] in (found := properties_in(reply)):
-            self._partitions[reply.metadata.src_node_id] = found[PLACES[0]]
+        """Note the name or the partition that a node reports; one with a name reports later how it is numbered."""
+        found, node = properties_in(reply) if reply.has_content() else {}, reply.metadata.src_node_id
+        if isinstance(name := found.get(SITE), str):
+            self._known[node] = name
+        elif isinstance(number := found.get(PLACES[0]), int):
+            self._known.setdefault(node, number)
 
     def _waiting(self, nodes: list[int], here: list[Message], timeout: float | None, waited: float) -> str:
-        """What is waited for: the partitions of these nodes, as far as they are known."""
-        known = sorted(self._partitions[node] for node in nodes if node in self._partitions)
-        who = partitions(known) if len(known) == len(nodes) else f"{len(nodes)} nodes"
+        """What is waited for: the names or partitions of these nodes, if they are known."""
+        names = {node: self._known[node] for node in nodes if node in self._known}
+        numbers = sorted(place for place in names.values() if isinstance(place, int))
+        sites = sorted(place for place in names.values() if isinstance(place, str))
+        who = partitions(range(len(sites)), sites) if sites else partitions(numbers)
+        if len(names) < len(nodes):
+            who = f"{len(nodes)} node{'s' * (len(nodes) > 1)}"
         left = "" if timeout is None else f", at most {timeout - waited:.0f} s more"
         errors = sum(reply.has_error() for reply in here)
         failed = f" ({errors} failed)" if errors else ""

@@ -11,7 +11,7 @@ from twinflower.arrays import Array, Index
 from twinflower.errors import RunError
 from twinflower.models.coefficients import BASELINE, INTERCEPT
 from twinflower.problems.discrete_cox import DiscreteCox
-from twinflower.rounds import Round
+from twinflower.rounds import Round, who
 
 from .setup import PreparedRun
 
@@ -55,20 +55,42 @@ def asked_and_lost(rounds: Sequence[Round], num_clients: int) -> tuple[Index, In
     return _times(asked, num_clients), _times(lost, num_clients)
 
 
-def left_out(rounds: Sequence[Round], sizes: Index, deployed: bool) -> list[str]:
+def left_out(rounds: Sequence[Round], sizes: Index, deployed: bool, sites: Sequence[str] = ()) -> list[str]:
     """Warnings about clients without whose rows the model was trained, at deployed sites also about single rounds.
 
-    sizes (N,): their public numbers of rows.
+    sizes (N,): their public numbers of rows. sites: their names, if they have some.
     """
     asked, lost = asked_and_lost(rounds, len(sizes))
     some = np.flatnonzero((lost > 0) & (lost < asked)) if deployed else ()
-    texts = [f"client {client} was left out of {lost[client]} of {asked[client]} rounds" for client in some]
+    texts = [
+        f"{who(int(client), sites)} was left out of {lost[client]} of {asked[client]} rounds"
+        for client in some
+    ]
     never = np.flatnonzero((asked > 0) & (lost == asked))
     if len(never):
-        names = ", ".join(map(str, never[:_MOST_NAMED])) + (", ..." if len(never) > _MOST_NAMED else "")
         share = sizes[never].sum() / sizes.sum()
-        texts.append(f"no reply of client {names} was used: the model is without {share:.0%} of the rows")
+        texts.append(
+            f"no reply of {_named(never, sites)} was used: the model is without {share:.0%} of the rows"
+        )
     return [f"warning: {text}" for text in texts[-_MOST_NAMED:]]
+
+
+def unreleased(clients: Sequence[int], session: str, sites: Sequence[str] = ()) -> list[str]:
+    """A warning about clients that may have reserved budget for a run that has ended, and did not hear of the end."""
+    if not clients:
+        return []
+    return [
+        f"warning: {_named(clients, sites)} did not hear that the run has ended, and may keep the budget that it "
+        f"reserved; to give that up, at the site: twinflower ledger STATE-DIR --give-up {session}"
+    ]
+
+
+def _named(clients: Sequence[int] | Index, sites: Sequence[str]) -> str:
+    """These clients, in a message."""
+    names = [str(sites[client] if sites else client) for client in clients[:_MOST_NAMED]]
+    return (
+        f"{'site' if sites else 'client'} {', '.join(names)}{', ...' if len(clients) > _MOST_NAMED else ''}"
+    )
 
 
 def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:

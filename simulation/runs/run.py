@@ -26,7 +26,7 @@ from ..settings import Config
 from ..settings.columns import SITE_COLUMNS
 from . import facts
 from .advice import warnings
-from .ended import asked_and_lost, check_progress, ended, left_out, risen
+from .ended import asked_and_lost, check_progress, ended, left_out, risen, unreleased
 from .facts import described
 from .method import derived_step
 from .privacy import accounts, spent
@@ -51,7 +51,8 @@ class Run(Training):
 
     When it has ended (`ended_at`, on the same clock): model (d,), None if it failed; points (N, d), the clients' own
     models, for methods whose server knows them (`Algorithm.client_models`); failure, one sentence; missing, why a
-    question about the final model has no answer.
+    question about the final model has no answer; unreleased, the deployed clients that did not hear of the end although
+    they may have reserved budget for more.
     """
 
     setup: PreparedRun
@@ -66,6 +67,7 @@ class Run(Training):
     points: Array | None = None
     failure: str = ""
     missing: str = ""
+    unreleased: list[int] = field(default_factory=list)
 
     @property
     def every_answer(self) -> dict[str, Any]:
@@ -192,7 +194,8 @@ class Run(Training):
         absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
         absent += [f"warning: {text}" for text in [self.undetermined] if text]
         stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
-        missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment")
+        missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment", self.sites)
+        missed += unreleased(self.unreleased, self.session, self.sites)
         return [*warnings(self.setup), *stopped, *_cut_off(self), *missed, *self.risen, *absent]
 
     @property

@@ -140,4 +140,5 @@ class _Messages:
 
     def close(self) -> None:
         """See `Driver`."""
-        self.strategy.release(failed=bool(self.run.failure))
+        missed = self.strategy.release(failed=bool(self.run.failure))
+        self.run.unreleased = missed if self.run.runtime == "deployment" else []
