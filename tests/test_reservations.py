@@ -1,6 +1,7 @@
 """Budgets that do not suffice are found before the first round, and what a run has reserved is released."""
 
 import logging
+import re
 from contextlib import contextmanager
 
 import numpy as np
@@ -281,7 +282,11 @@ def test_check_node_asks_for_the_rest_of_a_run_that_is_resumed(setup, tmp_path):
     """Three of five rounds are left, of which the lifetime has room; for a whole run it has none."""
     interrupted(setup, tmp_path)
     config, keys = words(node_config(tmp_path, setup, 0)), dict(setup.config.items())
-    assert "reserved by run a run" in check_node(config, keys)[1][0]
+    right, (wrong,) = check_node(config, keys)
+    assert "reserved by run a run" in wrong
+    assert re.search(
+        r"budget: .*; epsilon 5\.\d+ is reserved for the rest of run a run; a run may plan", " ".join(right)
+    )
     right, wrong = check_node(config, keys | {"output.resume-from": "/server/runs/1"})
     assert not wrong and "goes on with run a run, of which epsilon 5" in right[-1]
 

@@ -200,7 +200,7 @@ def test_the_time_of_a_run_that_goes_on_includes_what_came_before(tmp_path, runt
 
 
 FROM_SETTINGS = {"setup", "runtime", "progress", "seed_index", "states", "first", "settled"}
-AT_THE_END = {"began", "ended_at", "model", "points", "failure", "missing"}
+AT_THE_END = {"began", "ended_at", "model", "points", "failure", "missing", "unreleased"}
 
 
 def test_a_checkpoint_holds_all_of_a_run_that_does_not_follow_from_its_settings(tmp_path):
@@ -213,7 +213,7 @@ def test_a_checkpoint_holds_all_of_a_run_that_does_not_follow_from_its_settings(
     points.save(run.round, checkpoint([run]))
     config = setup.config
     start = setup.algorithm.init_server(setup.start, config.clients.count, np.array(config.seed, np.uint64))
-    again = Run(setup=setup, runtime="inprocess", server=start)
+    again = Run(setup=setup, runtime="inprocess", server=start, met=False)
     restore(points.newest()[0], [again], None)
     names, others = {field.name for field in fields(Run)}, FROM_SETTINGS | AT_THE_END
     assert others <= names

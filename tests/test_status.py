@@ -26,6 +26,7 @@ from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.processes import Interrupted
+from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 
@@ -61,6 +62,20 @@ def test_a_run_that_flower_cut_off_says_with_which_command_it_goes_on(tmp_path):
     )
     write_cause("client 2 did not answer", tmp_path)
     assert status(tmp_path).lines[0] == "cut off; last checkpoint after round 5: client 2 did not answer"
+
+
+@pytest.mark.parametrize("runtime", ["deployment", "flower"])
+def test_what_sites_have_reserved_for_a_run_that_was_cut_off_is_said(tmp_path, runtime):
+    """With the command that gives it up; the states of a simulation are nobody's lifetime budget."""
+    private = SMALL | {"privacy.mode": "public-state", "privacy.epsilon": 4.0, "output.checkpoint-every": 1}
+    write_config(parse(private), tmp_path)
+    assert len(status(tmp_path).lines) == 2
+    grid = InProcessGrid(prepare(parse(private)))
+    run = run_strategy(grid.setup, grid, runtime, checkpoints=Checkpoints(tmp_path, 1))
+    (line,) = status(tmp_path).lines[2:] or [""]
+    assert line.endswith(f": twinflower ledger STATE-DIR --give-up {run.session}") == (
+        runtime == "deployment"
+    )
 
 
 def test_a_superlink_that_does_not_answer_is_said_while_it_does_not(tmp_path, capsys):

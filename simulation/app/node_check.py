@@ -4,6 +4,7 @@ Nothing is sent or charged, and no file remains. The sentences may quote the sit
 them.
 """
 
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -172,6 +173,12 @@ def _budget(site: Site) -> Iterator[str]:
     else:
         ledger.charges()  # LedgerError for a ledger of other data, or of another lifetime budget
         left = book.left
+        held = math.fsum(book.reserved.values())
+        if held:
+            runs = ", ".join(book.reserved)
+            spent = (
+                f"; epsilon {gdp_epsilon(math.sqrt(held), delta):.4g} is reserved for the rest of run {runs}"
+            )
     limit = allowance(left, policy_limit(site), delta)
     yield f"budget: epsilon {site.lifetime_epsilon:g}, delta {delta:g}{spent}; a run may plan up to epsilon {limit}"
 

@@ -9,16 +9,19 @@ Flower nor the run says anything: a SuperLink that stood still for some 45 secon
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from twinflower.errors import SettingError, require
+from twinflower.data.sets import OWN
+from twinflower.errors import DataError, SettingError, require
 
 from ..runs.setup import PreparedRun
 from ..settings import Config, Value
 from ..settings.experiment import Curve, Experiment
 from ..settings.reader import to_tables
+from ..settings.sections import Private
 from . import names
 from .checkpoint import Checkpoint, Checkpoints
 from .files import write_text
@@ -242,7 +245,7 @@ def status(folder: Path) -> Status:
         running = f"running{_since(plan, folder)}{trouble and f': {trouble}'}"
         return Status([*counted, running], True)
     if waiting:
-        return Status([*counted, *_cut_off(plan, folder)], False)
+        return Status([*counted, *_cut_off(plan, folder), *_reserved(plan, folder)], False)
     return Status(counted or [_ended(folder)], not failed)
 
 
@@ -278,6 +281,23 @@ def _cut_off(plan: Experiment, folder: Path) -> list[str]:
         word = "cut off" if cause in ("", ENDED_BY_FLOWER) else "failed"
         return [_because(word, cause), f"there is no checkpoint to go on from{_hint(plan)}: start anew"]
     return [_because(f"cut off{_since(plan, folder)}", cause), f"to go on: {_command(folder)}"]
+
+
+def _reserved(plan: Experiment, folder: Path) -> list[str]:
+    """How deployed sites give up what they have reserved for a private run that was cut off."""
+    config = plan.curves[0].config
+    if not (plan.single and isinstance(config.privacy, Private)):
+        return []
+    found = None
+    with suppress(DataError):
+        found, _ = Checkpoints(folder, 0).newest()
+    if (found.info["runtime"] != "deployment") if found else config.data.name != OWN:
+        return []
+    run = found.info["session"] if found else "RUN (its name is in twinflower ledger STATE-DIR)"
+    return [
+        "sites that were charged keep the rest of its plan reserved; if it will not go on, each of them gives that up: "
+        f"twinflower ledger STATE-DIR --give-up {run}"
+    ]
 
 
 def _because(what: str, cause: str) -> str:
