@@ -29,6 +29,7 @@ from twinflower.simulation.runtimes.inprocess import InProcessGrid
 from twinflower.simulation.runtimes.rehearsal import at_sites
 from twinflower.simulation.runtimes.strategy import run_strategy
 from twinflower.simulation.settings import parse
+from twinflower.strategies.messages import properties_request
 from twinflower.strategies.nodes import meet
 
 LIFETIME = 10.0
@@ -136,6 +137,24 @@ def test_so_does_one_that_cannot_write_its_state_dir(setup, tmp_path, caplog):
     assert not list(tmp_path.rglob("*.ledger"))
     nodes[1]["state-dir"] = str(tmp_path / "state-1")
     assert len(meet(Deployed(keys, *nodes), 3, 1.0, session="a run")) == 3
+
+
+def test_a_site_logs_what_it_clips_when_a_run_begins_and_not_with_every_message(tmp_path, caplog):
+    keys = three_sites(tmp_path, SCHEMA, lambda *_: table(*_).replace("\n2", "\n9"), (40, 60, 50, 100))
+    config, _ = at_sites(prepare(parse(keys | {"privacy.mode": "public-state", "privacy.epsilon": 7.0})))
+    nodes = [node_config(tmp_path, prepare(config), number) for number in range(3)]
+    grid = Deployed(dict(config.items()), *nodes)
+    with flower_log(caplog):
+        replies = grid.send_and_receive([properties_request(node) for node in (1, 2, 3)])
+        assert not any(reply.has_error() for reply in replies) and "clipped" not in caplog.text
+        meet(grid, 3, 1.0, session="a run")
+    said = {id(record): record.getMessage() for record in caplog.records if "clipped" in record.getMessage()}
+    assert len(said) == 3  # a record may be captured twice, by two loggers
+    assert all(
+        "twinflower: values clipped to their range in" in line and "age: " in line for line in said.values()
+    )
+    text = " ".join(check_node(words(nodes[0]), dict(config.items()))[0])
+    assert "values clipped to their range in" in text
 
 
 NOTHING = ["privacy: nothing was released, and nothing is charged"]

@@ -94,18 +94,16 @@ def site_setup(site: Site, run_config: UserConfig) -> PreparedRun:
     with refusing():
         config = site.config(run_config)
     check_people(site)
-    setup = prepare_node(config)
-    if setup.dataset.schema and setup.dataset.marks is not None:
-        clipped = counted(setup.dataset.schema.marked, setup.dataset.marks)
-        _note_clipped(site, "; ".join(f"{column}: {own}" for column, own in clipped.items()))
-    return at_site(setup, site.partition_id)
+    return at_site(prepare_node(config), site.partition_id)
 
 
-@lru_cache(maxsize=2)  # once, not with every message
-def _note_clipped(site: Site, text: str) -> None:
-    """Write to the site's own log, which nobody else reads, how many values are outside of their public range."""
-    if text:
-        log(WARNING, "twinflower: values clipped to their range in %s: %s", site.schema, text)
+def clipped_at(site: Site, setup: PreparedRun) -> str:
+    """For the site's own eyes: how many values are outside of their public range; empty if none is."""
+    if not setup.dataset.schema or setup.dataset.marks is None:
+        return ""
+    clipped = counted(setup.dataset.schema.marked, setup.dataset.marks)
+    text = "; ".join(f"{column}: {own}" for column, own in clipped.items())
+    return text and f"values clipped to their range in {site.schema}: {text}"
 
 
 @lru_cache(maxsize=2)  # a file that changes later no longer fits its ledger
@@ -230,12 +228,23 @@ def check_folder(site: Site) -> None:
         ) from None
 
 
-def tried(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-    """A Flower mod: a site whose disk is full says so when the run begins, and not after the others have paid."""
-    asked = request_record(PROPERTIES, "config")
-    if not simulated(context.node_config) and BEGINS in message.content.get(asked, {}):
-        check_folder(read_site(context.node_config))
-    return call_next(message, context)
+def beginning(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """A Flower mod for the first message of a run: a site whose disk is full refuses, before the others have paid.
+
+    The site's own log, which nobody else reads, says how many values are clipped: here, and not in the process of every
+    message.
+    """
+    begins = BEGINS in message.content.get(request_record(PROPERTIES, "config"), {})
+    if simulated(context.node_config) or not begins:
+        return call_next(message, context)
+    site = read_site(context.node_config)
+    check_folder(site)
+    reply = call_next(message, context)
+    if text := clipped_at(site, site_setup(site, context.run_config)):
+        log(WARNING, "twinflower: %s", text)
+    return reply
 
 
 def rehearsed(
@@ -258,4 +267,6 @@ def _asks_for_partition(message: Message) -> bool:
     return kind == PROPERTIES and message.content.get(asked, {}).keys() <= {BEGINS}
 
 
-app = ClientApp(client_fn, mods=[rehearsed, numbered, for_flower_strategies, discreet, tried, share_bytes])
+app = ClientApp(
+    client_fn, mods=[rehearsed, numbered, for_flower_strategies, discreet, beginning, share_bytes]
+)

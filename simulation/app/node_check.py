@@ -26,6 +26,7 @@ from .allowed_apps import read_allowed
 from .client_app import (
     check_folder,
     check_people,
+    clipped_at,
     folder_of,
     identity_of,
     ledger_of_site,
@@ -216,6 +217,8 @@ def _identity(site: Site) -> Iterator[str]:
 def _run(site: Site, run_config: dict[str, Any]) -> Iterator[str]:
     """Whether the site takes part in a run, and whether its budget suffices; of one that is resumed, for its rest."""
     setup = site_setup(site, run_config)
+    if text := clipped_at(site, setup):
+        yield text
     guard = site_guard(setup, site, "a run that is only checked")
     if guard is None:
         yield "run: the site takes part; it is without privacy"
