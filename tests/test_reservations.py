@@ -310,6 +310,15 @@ def test_check_node_asks_for_the_rest_of_a_run_that_is_resumed(setup, tmp_path):
     assert not wrong and "goes on with run a run, of which epsilon 5" in right[-1]
 
 
+def test_a_question_that_is_repeated_changes_no_ledger(setup, tmp_path):
+    """A server asks nodes again whose reply has not come, and these answer every request."""
+    client, path = interrupted(setup, tmp_path), ledger_at(tmp_path, setup, 0).path
+    before = path.read_bytes()
+    places = {"partition-id": 0, "num-partitions": 3}
+    assert [client.get_properties({"begins": "a run"}) for _ in range(3)] == [places] * 3
+    assert path.read_bytes() == before
+
+
 def test_the_end_of_a_session_is_its_own(setup, tmp_path):
     client = interrupted(setup, tmp_path)
     with pytest.raises(ReplyError, match="another session"):
