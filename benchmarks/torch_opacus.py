@@ -305,8 +305,8 @@ ROWS = [
     Row(
         "FedPDM, noisy gradients, 8 steps of 16", ADD, "rho", (0.25, 0.05), partial(our_sgd, method="FedPDM")
     ),
-    Row(f"FedAvg, {BANDED}", ADD, "momentum", (0.5, 0.8), partial(our_banded, method="FedAvg")),
-    Row(f"FedPDM, {BANDED}", ADD, "rho", (0.5, 0.05), partial(our_banded, method="FedPDM")),
+    Row(f"FedAvg, {BANDED}", ADD, "momentum", (1.0, 0.6), partial(our_banded, method="FedAvg")),
+    Row(f"FedPDM, {BANDED}", ADD, "rho", (0.5, 0.02), partial(our_banded, method="FedPDM")),
     Row(f"{OPACUS}, 1 step on all", ADD, "momentum", (8.0, 0.3), flower_all),
     Row("FedAvg, 1 step on all", ADD, "momentum", (4.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", ADD, "rho", (2.0, 0.05), partial(our_all, method="FedPDM")),
@@ -327,7 +327,7 @@ ROWS = [
         partial(our_sgd, method="FedPDM"),
     ),
     Row(f"FedAvg, {BANDED}", REPLACE, "momentum", (0.25, 0.9), partial(our_banded, method="FedAvg")),
-    Row(f"FedPDM, {BANDED}", REPLACE, "rho", (0.25, 0.1), partial(our_banded, method="FedPDM")),
+    Row(f"FedPDM, {BANDED}", REPLACE, "rho", (0.125, 0.02), partial(our_banded, method="FedPDM")),
     Row(f"{OPACUS}, 1 step on all", REPLACE, "momentum", (8.0, 0.0), flower_all),
     Row("FedAvg, 1 step on all", REPLACE, "momentum", (2.0, 0.8), partial(our_all, method="FedAvg")),
     Row("FedPDM, 1 step on all", REPLACE, "rho", (2.0, 0.1), partial(our_all, method="FedPDM")),
