@@ -41,7 +41,8 @@ _INTRODUCTION = """\
 # Settings
 
 This page is made by `python -m twinflower.simulation.settings.reference` from the declarations in the code;
-`twinflower settings [SECTION]` prints the same texts. Every run has the sections {sections}, and the section of its [method](#methods).
+`twinflower settings [SECTION]` prints the same texts. Every run has the sections {sections}, and the section of its
+[method](#methods).
 
 **On the command line** a key is written with its section, `--set fedpdm.rho=0.1`. The last part alone, `--set rho=0.1`,
 is enough if it is unambiguous among the keys that apply to the run.

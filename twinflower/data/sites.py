@@ -131,8 +131,8 @@ class TableData:
     test_fraction: Annotated[
         float,
         Setting(
-            "without a test-file, the share of every file's rows to test on; 0: all rows are trained on, and the server "
-            "has no test score",
+            "without a test-file, the share of every file's rows to test on; 0: all rows are trained on, and the "
+            "server has no test score",
             FRACTION,
         ),
     ] = 0.2
