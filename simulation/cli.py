@@ -208,7 +208,7 @@ def figure(folder: Annotated[Path, typer.Argument(help="folder of a run or an ex
 
 @app.command()
 def report(folder: Annotated[Path, typer.Argument(help="folder of a run or an experiment")]) -> None:
-    """Write report.html, and a missing figure, from stored results."""
+    """Write report.html from stored results, and the figure if it is missing."""
     from .report.console import say
     from .report.present import rewrite
 
