@@ -37,6 +37,7 @@ import dp_accounting
 import numpy as np
 
 from twinflower.algorithms.untuned import with_step
+from twinflower.errors import DataError
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.simulation.runs.setup import PreparedRun, prepare
 from twinflower.simulation.runtimes import cohort
@@ -215,4 +216,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except DataError as error:
+        raise SystemExit(f"error: {error}; --data-dir names the folder with MNIST") from None

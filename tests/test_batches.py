@@ -108,6 +108,19 @@ def test_batches_of_a_fixed_order_have_every_row_once_with_one_weight(m, b):
     assert max(sizes) == load.rows <= b and max(sizes) - min(sizes) <= 1
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.float32])
+@pytest.mark.parametrize("schedule", [LocalSchedule(4, 3, fresh=False), LocalSchedule(0, 1)], ids=str)
+def test_weights_of_rows_of_any_type_are_those_of_doubles(schedule, kind):
+    """They would all be 0 if they were whole numbers, as the rows."""
+
+    def weights(dtype):
+        shards = Shards.of([(np.ones((m, 2), dtype), np.arange(m)) for m in (11, 4)])
+        return [step.weights for step in schedule.batches(shards, np.array([0, 1]), 0, 1)]
+
+    for ours, doubles in zip(weights(kind), weights(np.float64), strict=True):
+        assert_allclose(ours, doubles, rtol=1e-7)
+
+
 def test_a_row_that_is_not_in_a_batch_cannot_change_it():
     """Not even if it has no number: batches that are a row short are padded with rows of their own."""
     objective, x = make_objective("least-squares", 2, 0), np.ones(2)

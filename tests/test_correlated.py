@@ -454,8 +454,8 @@ def test_epsilon_of_a_whole_run_is_that_of_dp_accounting_for_one_gaussian():
 def test_settings_that_it_is_not_for_are_refused():
     for keys, text in (
         ({"local.fresh-batches": True}, "fixed order"),
-        ({"local.batch-size": 0}, "local.batch-size below the [0-9]+ rows"),
-        ({"privacy.mode": "public-state"}, "noise in every gradient"),
+        ({"local.batch-size": 0}, r"rows of the largest client \([0-9]+\)"),
+        ({"privacy.mode": "public-state"}, "needs privacy.mode = gradient"),
     ):
         with pytest.raises(SettingError, match=text):
             small("scaffold-gradient", **BANDED | keys)

@@ -27,6 +27,7 @@ from twinflower.privacy.charges import BudgetSpent, total_cost
 from twinflower.privacy.guard import Policy
 from twinflower.privacy.mechanism import MOST_SIGMAS, CohortDraws, DrawsOfAll, GaussianNoise, secret, seeded
 from twinflower.privacy.release import coupled_sensitivity, norm_sensitivity
+from twinflower.privacy.target import Target
 from twinflower.problems.batches import LocalSchedule, Shards, Workload
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
@@ -974,3 +975,9 @@ def test_the_coupled_bound_is_worth_it():
         return cohort.train([prepare(config)])[0].rows[-1]["test_accuracy"]
 
     assert accuracy("coupled") > accuracy("norm") + 0.2
+
+
+@pytest.mark.parametrize("key, word", [("noise", "bandd"), ("conversion", "rdp")])
+def test_a_target_knows_its_words(key, word):
+    with pytest.raises(SettingError, match=f"privacy.{key} must be one of .*; got '{word}'"):
+        Target(1.0, **{key: word})

@@ -460,9 +460,9 @@ def test_a_report_says_for_how_many_steps_noise_is_taken_back_and_which_step_fol
     setup = prepare(read_config(folder).config)
     p = setup.plan.participation.bandwidth(0)
     assert p > 1 and summary["privacy"]["bandwidth"] == p
-    assert f"partly taken back in the next {p - 1} steps" in text
+    assert f"partly taken back in the next {p - 1} steps (a bandwidth of {p})" in text
     assert summary["step_size"] == setup.method.step_size
-    assert f"followed from the noise: {setup.method.step_size:.4g} at most" in text
+    assert f"followed from the noise: {setup.method.step_size:.4g}." in text
 
 
 def test_the_cost_of_tuning_is_in_the_total():

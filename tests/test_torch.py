@@ -35,7 +35,7 @@ from twinflower.errors import SettingError
 from twinflower.known_objectives import make_model
 from twinflower.norms import norms
 from twinflower.privacy.audit import replay
-from twinflower.problems.batches import LocalSchedule
+from twinflower.problems.batches import LocalSchedule, Shards
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
 from twinflower.problems.regularisers import L1, Box, Subdifferentiable, on_part
@@ -199,6 +199,24 @@ def test_a_float32_module_gives_doubles_near_those_of_its_double():
 
 # a bound on every record
 
+
+@pytest.mark.parametrize("rows", [13, 41])
+def test_a_record_moves_a_single_precision_module_by_no_more_than_its_bound(rows):
+    """Weights of 1 / b are not rounded to single precision, in which some are larger."""
+    objective = ModuleObjective(nn.Linear(1, 2, bias=False), clip_norm=1.0)
+    schedule = LocalSchedule(8, 1, fresh=False)
+    load = schedule.workload(rows)
+    for record in range(rows):
+        grads = []
+        for label in (0, 1):
+            labels = np.where(np.arange(rows) == record, label, 0)
+            shards = Shards.of([(np.full((rows, 1), 1e4), labels)])
+            batches = [own for t in range(1, load.per_epoch + 1) for own in schedule.batches(shards, 0, 0, t)]
+            grads.append([objective.grad(np.array([0.0, 0.0]), own) for own in batches])
+        moved = np.linalg.norm(np.subtract(*grads), axis=1).max()
+        assert 1 - 1e-10 < moved * load.rows / 2 < 1 + 1e-12
+
+
 LAYERS = {
     "linear": lambda n: [nn.Linear(n, 3)],
     "tanh": lambda n: [nn.Linear(n, 4), nn.Tanh(), nn.Linear(4, 3)],
@@ -260,7 +278,7 @@ def test_a_replaced_record_changes_no_other_records_gradient(dtype, other):
 def test_bounds_say_what_is_known():
     objective = ModuleObjective(module(linear), clip_norm=0.7, l2=0.1)
     assert objective.bounds(0.0) == objective.bounds(1.0) == Bounds(0.7, math.inf, (0.1, 0.1))
-    with pytest.raises(SettingError, match="no public bound: set clip_norm .* above 0"):
+    with pytest.raises(SettingError, match="no public bound: set objective.clip-norm .* above 0"):
         ModuleObjective(module(linear)).bounds(1.0)
     algorithm = FedPDM(regulariser=L1(0.1), rho=0.5, step_size=0.4, privacy="public-state")
     bounds, one = (

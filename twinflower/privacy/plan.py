@@ -314,18 +314,18 @@ def _check_banded(algorithm: Planned, workloads: Sequence[Workload]) -> None:
     """Raise SettingError unless the noise is added to gradients on batches in a fixed order."""
     require(
         algorithm.privacy == "gradient",
-        "privacy.noise = banded is for noise in every gradient: set privacy.mode to gradient; got "
-        f"{algorithm.privacy}",
+        f"privacy.noise = banded needs privacy.mode = gradient; got {algorithm.privacy}: change one of the two",
     )
     require(
         all(load.fixed for load in workloads),
         "privacy.noise = banded needs batches in a fixed order: set local.fresh-batches to false, and "
-        "local.batch-size below a client's number of rows",
+        "local.batch-size below a client's number of rows; got fresh batches",
     )
+    largest = max(load.rows for load in workloads)
     require(
         any(load.goes_on for load in workloads),
-        "privacy.noise = banded helps only if a record is in few steps: set local.batch-size below the "
-        f"{max(load.rows for load in workloads):,} rows of the largest client, such as to a tenth; got all rows",
+        "privacy.noise = banded helps only if a record is in few of a client's steps: set local.batch-size below the "
+        f"number of rows of the largest client ({largest:,}), or privacy.noise to independent; got all rows in a step",
     )
 
 

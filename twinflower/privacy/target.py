@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import SettingError
+from ..errors import SettingError, require
 from .accountant import gdp_mu, zcdp_mu, zcdp_rho_papers
+from .correlated import NOISES
 from .unit import ONE_RECORD, Unit
 
 
@@ -25,7 +26,7 @@ class Target:
     must be those of a `LocalSchedule` with group = unit.rows. tune_share: the share of the budget, in mu^2, that tuning
     has taken before the run. evaluation_share: the share that evaluations on held-out rows may take. noise: one of
     `correlated.NOISES`. Raises SettingError unless exactly one of epsilon and noise_multiplier is above 0, and for
-    shares that do not add up.
+    shares that do not add up or a name that is not known.
     """
 
     epsilon: float = 0.0
@@ -43,6 +44,10 @@ class Target:
                 "privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got "
                 f"{self.epsilon:g} and {self.noise_multiplier:g} (privacy.mode = none trains without privacy)"
             )
+        for name, value, known in (
+            ("conversion", self.conversion, tuple(CONVERSIONS)), ("noise", self.noise, NOISES),
+        ):  # fmt: skip
+            require(value in known, f"privacy.{name} must be one of {', '.join(known)}; got {value!r}")
         if not 0 <= self.tune_share < 1:
             raise SettingError(f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}")
         most = "at most 1" if self.unit.parts == 1 else "less than 1, because training pays separately"

@@ -367,8 +367,10 @@ def _all_rows(shards: Shards, starts: Index, sizes: Index) -> Batch:
 
 
 def _shares(shards: Shards, there: Mask, sizes: Index) -> Array:
-    """The weight 1 / size of each row that is there, in the precision of the rows; 0 for padding."""
-    return (there * (1 / sizes)).astype(shards.features.dtype, copy=False)  # type: ignore[no-any-return]
+    """The weight 1 / size of each row that is there, in the precision of the rows, if they are no whole numbers; 0 for
+    padding."""
+    shares, dtype = there * (1 / sizes), shards.features.dtype
+    return shares.astype(dtype, copy=False) if dtype.kind == "f" else shares  # type: ignore[no-any-return]
 
 
 def _ragged(shards: Shards, orders: list[Index], starts: Index, steps: Index) -> Batches:

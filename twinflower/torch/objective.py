@@ -116,7 +116,8 @@ class ModuleObjective(Penalised):
         """Public bounds from clip_norm; the curvature has no known bound. SettingError unless rows are clipped."""
         require(
             self.clips_rows,
-            "a module's gradients have no public bound: set clip_norm (clip-norm) above 0 for a private run",
+            "a module's gradients have no public bound: set objective.clip-norm (clip_norm) above 0 for a private run, "
+            "such as to 1; got 0",
         )
         return Bounds(self.clip_norm, inf, self.penalty_curvature)
 

@@ -83,7 +83,7 @@ NOISY = {
     "gradient": "to every gradient, before it is used",
     "as-published": "to the message only, as the paper does",
 }
-LATER = ", and partly taken back in the next {} steps, so that less of it is left in the model"
+LATER = ", and partly taken back in the next {} steps (a bandwidth of {}), so that less of it is left in the model"
 PROTECTED = (
     "{protected}, all that the site sends, in all rounds together, would look nearly the same: how nearly is bounded "
     "below. For that, noise is added {where}."
@@ -252,7 +252,8 @@ def _sentence(privacy: Mapping[str, Any]) -> str:
 
 def _protected(case: Case, privacy: Mapping[str, Any]) -> Section:
     where = NOISY.get(str(privacy["mode"]), "to what a site sends")
-    where += LATER.format(privacy["bandwidth"] - 1) if privacy.get("bandwidth", 1) > 1 else ""
+    bandwidth = privacy.get("bandwidth", 1)
+    where += LATER.format(bandwidth - 1, bandwidth) if bandwidth > 1 else ""
     flaw = [PUBLISHED] if privacy["mode"] == "as-published" else []
     return Section(
         "What is protected",

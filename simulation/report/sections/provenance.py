@@ -99,10 +99,10 @@ def settings(study: Study) -> list[Section]:
 def _derived(study: Study) -> Iterator[str]:
     """The step sizes that followed from the noise of the runs."""
     for curve in study.curves:
-        steps = [told["step_size"] for told in curve.summaries if told.get("step_size")]
+        steps = sorted({f"{told['step_size']:.4g}" for told in curve.summaries if told.get("step_size")})
         if steps:
-            of, most = f" of {curve.name}" if curve.name else "", max(steps)
-            yield f"The step size{of} followed from the noise: {most:.4g} at most in a first round."
+            of = f" of {curve.name}" if curve.name else ""
+            yield f"The step size of the first round{of} followed from the noise: {' or '.join(steps)}."
 
 
 def _differences(study: Study, items: Sequence[Mapping[str, Value]]) -> list[Table]:
