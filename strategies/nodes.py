@@ -55,12 +55,11 @@ def meet(
 
 def _begin(grid: Grid, nodes: Mapping[int, int], timeout: float, session: str, sites: Sequence[str]) -> None:
     """Say to each site which client it is; AbsentError if one does not take part."""
-    numbering, began, timeout = NumberingGrid(grid, nodes), time.monotonic(), max(timeout, _GREETING)
+    questions = _Questions(NumberingGrid(grid, nodes), max(timeout, _GREETING), session)
     silent, failures = {node: sites[client] for client, node in nodes.items()}, dict[str, Error]()
-    while silent and (waited := time.monotonic() - began) < timeout:
-        requests = [properties_request(node, session, BEGINS) for node in silent]
-        for reply in numbering.send_and_receive(requests, timeout=_patience(waited, timeout)):
-            name = silent.pop(_node_of(reply, requests), "")
+    while silent and questions.waited < questions.timeout:
+        for node, reply in questions.ask(silent).items():
+            name = silent.pop(node, "")
             if name and (error := _error_in(reply)):
                 failures[name] = error
         time.sleep(_PAUSE if silent else 0.0)
@@ -75,16 +74,14 @@ def _gather(grid: Grid, num_clients: int, timeout: float, session: str, sites: l
     """The node of every client, numbered by its partition, or by the place of its name in `sites`."""
     nodes: dict[int, int] = {}
     failures: dict[int, Error] = {}
-    began, reminder = time.monotonic(), Reminder()
-    deadline = began + timeout
+    questions, reminder = _Questions(grid, timeout, session), Reminder()
+    deadline = time.monotonic() + timeout
     while not num_clients or len(nodes) < num_clients:
         failed = {node for node, error in failures.items() if error.code != GONE}
         new = sorted(set(grid.get_node_ids()) - failed - set(nodes.values()))
-        requests = [properties_request(node, session, BEGINS) for node in new]
-        patience = _patience(time.monotonic() - began, timeout)
-        for reply in grid.send_and_receive(requests, timeout=patience):
+        for node, reply in questions.ask(new).items():
             if error := _error_in(reply):
-                failures[_node_of(reply, requests)] = error
+                failures[node] = error
             else:
                 num_clients = note_partition(reply, nodes, num_clients, sites)
         if len(nodes) < num_clients or not num_clients:
@@ -97,13 +94,43 @@ def _gather(grid: Grid, num_clients: int, timeout: float, session: str, sites: l
     return nodes
 
 
-def _patience(waited: float, timeout: float) -> float:
-    """Seconds to wait for replies before nodes without one are asked again, because their message may be lost: until
-    20 s, 60 s, 180 s and so on have passed, if that is at most half of the timeout, else until its end."""
-    repeat = _REPEAT
-    while repeat <= waited:
-        repeat *= 3
-    return max((repeat if 2 * repeat <= timeout else timeout) - waited, 1.0)
+class _Questions:
+    """Asks nodes for their partitions in the message that begins a run.
+
+    A node without a reply is asked again, because its message may be lost. A slow node may also answer a question that
+    was asked before: its first reply counts.
+    """
+
+    def __init__(self, grid: Grid, timeout: float, session: str) -> None:
+        self.grid, self.timeout, self.session = grid, timeout, session
+        self.began = time.monotonic()
+        self.open: list[Message] = []
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the first question."""
+        return time.monotonic() - self.began
+
+    def ask(self, nodes: Iterable[int]) -> dict[int, Message]:
+        """Ask these nodes, and wait until it is time to ask again; return the replies, one for each node."""
+        requests = [properties_request(node, self.session, BEGINS) for node in nodes]
+        earlier = {id_ for request in self.open if (id_ := request.metadata.message_id)}
+        self.open += requests
+        replies = list(self.grid.send_and_receive(requests, timeout=self._patience()))
+        replies += self.grid.pull_messages(earlier) if earlier else ()
+        found: dict[int, Message] = {}
+        for reply in replies:
+            found.setdefault(_node_of(reply, self.open), reply)
+        self.open = [own for own in self.open if own.metadata.dst_node_id not in found]
+        return found
+
+    def _patience(self) -> float:
+        """Seconds to wait until 20 s, 60 s, 180 s and so on have passed since the first question, if that is at most
+        half of the timeout, else until its end."""
+        repeat = _REPEAT
+        while repeat <= self.waited:
+            repeat *= 3
+        return max((repeat if 2 * repeat <= self.timeout else self.timeout) - self.waited, 1.0)
 
 
 def _error_in(reply: Message) -> Error | None:
@@ -124,7 +151,8 @@ def _node_of(reply: Message, requests: Sequence[Message]) -> int:
     about = reply.metadata.reply_to_message_id
     nodes = {request.metadata.message_id: request.metadata.dst_node_id for request in requests}
     own = reply.metadata.src_node_id
-    return own if own in nodes.values() else nodes.get(about, own)
+    asked = {request.metadata.dst_node_id for request in requests}
+    return own if own in asked else nodes.get(about, own)
 
 
 def note_partition(reply: Message, nodes: dict[int, int], wanted: int, sites: list[str] | None = None) -> int:

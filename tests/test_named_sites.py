@@ -161,6 +161,9 @@ class Forgetful(Nodes):
                 return replies[:-1]
         return replies
 
+    def pull_messages(self, message_ids):
+        return []
+
 
 @pytest.fixture
 def clock(monkeypatch):

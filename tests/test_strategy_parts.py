@@ -558,6 +558,35 @@ def test_a_node_whose_first_message_is_lost_is_asked_again_and_the_others_are_no
     assert grid.asked() == [1, 2, 2, 2]
 
 
+class Slow(Nodes):
+    """Nodes of which node 2 takes `each` seconds for one answer after the other, however long the server waits."""
+
+    def __init__(self, nodes, each, clock):
+        super().__init__(nodes.answer, nodes.present)
+        self.each, self.clock, self.free, self.due = each, clock, 0.0, {}
+
+    def send_and_receive(self, messages, *, timeout=None):
+        for message in messages:
+            flower_internals.number(message, len(self.sent) + message.metadata.dst_node_id)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        for reply in (own for own in replies if own.metadata.src_node_id == 2):
+            self.free = max(self.free, math.fsum(self.clock)) + self.each
+            self.due[reply.metadata.reply_to_message_id] = self.free, reply
+            self.clock.append(timeout)
+        return [reply for reply in replies if reply.metadata.src_node_id != 2]
+
+    def pull_messages(self, message_ids):
+        ready = {id_ for id_ in message_ids if self.due[id_][0] <= math.fsum(self.clock)}
+        return [self.due.pop(id_)[1] for id_ in ready]
+
+
+@pytest.mark.parametrize("each", [15, 50, 110])
+def test_a_slow_node_may_answer_an_earlier_question(each, clock):
+    grid = Slow(holding({1: 0, 2: 1}), each, clock)
+    assert meet(grid, 2, timeout=120.0) == {0: 1, 1: 2}
+    assert math.fsum(clock) <= 121
+
+
 def test_a_node_is_not_asked_again_shortly_before_the_end(clock):
     """A slow node that begins with a repeated request could not reply in time."""
     grid = Losing(holding({1: 0, 2: 1}), 9, clock)
