@@ -285,6 +285,15 @@ def test_closed_holes_are_found_in_the_code_before_and_not_in_that_of_today():
     assert not misjudged("holes.py")
 
 
+@pytest.mark.parametrize("name", ["mutants.py", "mutants.py:originals"])
+def test_clients_with_a_planted_fault_still_answer(name):
+    """A fault that no longer fits the code that it replaces would end in errors, in which nothing can be found."""
+    for case in audit.load(str(GALLERY.with_name(name))):
+        (mechanism, *_), ((rows, _), *_) = case.mechanisms.values(), case.pairs.values()
+        with recording():
+            assert any(reply.form["kind"] != "error" for reply in mechanism(rows, 0)), case.name
+
+
 @pytest.mark.slow
 def test_twenty_planted_faults_are_found_but_for_two():
     assert misjudged("mutants.py") == [

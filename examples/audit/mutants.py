@@ -86,8 +86,8 @@ def drawn(change: Callable[[np.ndarray], np.ndarray]) -> Patches:
 def opened(change: Callable[[GaussianNoise, Guard, int], Any]) -> Patches:
     """A guard that returns other noise: change(noise, guard, round)."""
 
-    def open_(self: Guard, release: Any, round_: int, run: str = "") -> Any:
-        return change(open_guard(self, release, round_, run), self, round_)
+    def open_(self: Guard, release: Any, round_: int, *others: Any) -> Any:
+        return change(open_guard(self, release, round_, *others), self, round_)
 
     return {(Guard, "open"): open_}
 
