@@ -341,14 +341,17 @@ class _Round(Step):
 
 def check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | None) -> None:
     """Raise SettingError unless a client with this start computes in one precision: double, if it is private."""
-    if start.dtype == DOUBLE:
-        return
-    if guard is not None:
-        raise SettingError(
-            f"a private client computes in double precision: start must be float64; got {start.dtype}"
-        )
     parts = (rows.features, rows.labels, rows.row_weights)
     real = [part.dtype for part in parts if part is not None and part.dtype.kind == "f"]
+    kept = real if isinstance(rows, Shards) else []  # a `Batch` is cast to the precision of the start
+    single = [str(dtype) for dtype in (start.dtype, *kept) if dtype != DOUBLE]
+    require(
+        guard is None or not single,
+        "a private client computes in double precision: start must be float64, and rows in Shards, too; got "
+        f"{', '.join(single)}",
+    )
+    if start.dtype == DOUBLE:
+        return
     if not all(dtype == start.dtype for dtype in real):
         raise SettingError(
             f"start is {start.dtype}, so features, real labels and weights must be, too; got "

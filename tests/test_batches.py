@@ -22,6 +22,7 @@ WALKS = [
     LocalSchedule(5, 2),
     LocalSchedule(3, 1, turns=Turns(5, 3)),
     LocalSchedule(3, 2, fresh=False, turns=Turns(5, 3)),
+    LocalSchedule(3, 0, fresh=False),
     LocalSchedule(20),
     LocalSchedule(0, 4),
 ]
@@ -74,6 +75,8 @@ def test_default_steps_are_one_less_than_an_epoch():
     sizes = np.arange(1, 61)
     for b in range(1, 15):
         assert LocalSchedule(b).steps(sizes).tolist() == [max(m // b - 1, 1) for m in sizes]
+        fixed = LocalSchedule(b, fresh=False).steps(sizes).tolist()
+        assert fixed == [max(math.ceil(m / b) - 1, 1) for m in sizes]
         assert LocalSchedule(b, 4).steps(sizes).tolist() == [4] * 60
     assert LocalSchedule(0, 4).steps(sizes).tolist() == [4] * 60
 
@@ -121,6 +124,16 @@ def test_weights_of_rows_of_any_type_are_those_of_doubles(schedule, kind):
         assert_allclose(ours, doubles, rtol=1e-7)
 
 
+def test_the_first_steps_keep_their_weights():
+    """7 rows in batches of 3, 2 and 2."""
+    shards = draw_shards(np.random.default_rng(17), [7, 7])
+    for clients in (1, np.array([0, 1])):
+        batches = LocalSchedule(3, 3, fresh=False).batches(shards, clients, 0, 1)
+        (first,) = batches.first(1)
+        assert_array_equal(first.weights, 1 / 3)
+        assert [np.atleast_2d(own.weights)[0].min() for own in batches] == [1 / 3, 0, 0]
+
+
 def test_a_row_that_is_not_in_a_batch_cannot_change_it():
     """Not even if it has no number: batches that are a row short are padded with rows of their own."""
     objective, x = make_objective("least-squares", 2, 0), np.ones(2)
@@ -128,7 +141,7 @@ def test_a_row_that_is_not_in_a_batch_cannot_change_it():
         features = np.ones((7, 2))
         features[bad] = np.nan
         shards = Shards.of([(features, np.zeros(7))])
-        (batches,) = [LocalSchedule(2, 4, fresh=False).batches(shards, 0, 0, 1)]
+        batches = LocalSchedule(2, 4, fresh=False).batches(shards, 0, 0, 1)
         grads = np.array([objective.grad(x, step) for step in batches])
         assert np.isnan(grads).any(1).sum() == 1
 

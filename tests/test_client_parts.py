@@ -216,8 +216,11 @@ def test_a_client_has_one_precision_and_a_private_one_double():
     start, rows = np.zeros(2, np.float32), Batch(np.eye(2, dtype=np.float32), np.array([0, 1]))
     check_precision(start, rows, None)
     check_precision(np.zeros(2), rows, None)
-    with pytest.raises(SettingError, match="start must be float64; got float32"):
+    with pytest.raises(SettingError, match="start must be float64, .*; got float32"):
         check_precision(start, rows, private_guard(1.0))
+    check_precision(np.zeros(2), rows, private_guard(1.0))  # rows in a Batch are cast
+    with pytest.raises(SettingError, match="rows in Shards, too; got float32"):
+        check_precision(np.zeros(2), Shards.site(rows, 0), private_guard(1.0))
     with pytest.raises(SettingError, match="features, real labels and weights must be, too; got float64"):
         check_precision(start, Shards.site(Batch(np.eye(2), np.array([0, 1])), 0), None)
 

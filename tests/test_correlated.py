@@ -451,6 +451,20 @@ def test_epsilon_of_a_whole_run_is_that_of_dp_accounting_for_one_gaussian():
     assert_allclose(accountant.get_epsilon(1e-5), 2.0, rtol=1e-3)
 
 
+def test_all_clients_need_a_fixed_order_and_the_largest_is_named():
+    algorithm, target = FedAvg(privacy="gradient"), Target(2.0, 1e-5, noise="banded")
+
+    def planned(*loads):
+        return Plan.of(algorithm, Bounds(1.0, 1.0), loads, [[0, 1]], target)
+
+    fixed, fresh = LocalSchedule(20, 1, fresh=False), LocalSchedule(2, 1)
+    with pytest.raises(SettingError, match="fixed order"):
+        planned(fixed.workload(90), fresh.workload(90))
+    with pytest.raises(SettingError, match=r"rows of the largest client \(15\)"):
+        planned(fixed.workload(3), fixed.workload(15))
+    assert planned(fixed.workload(3), fixed.workload(90)).participation.bandwidths.tolist()[0] == 1
+
+
 def test_settings_that_it_is_not_for_are_refused():
     for keys, text in (
         ({"local.fresh-batches": True}, "fixed order"),

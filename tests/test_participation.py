@@ -122,7 +122,9 @@ def test_the_worst_cost_is_that_of_the_record_in_most_releases(rows, batch, step
 
 
 @orders
-@pytest.mark.parametrize("rows, batch, steps", [(6, 2, 1), (8, 2, 2), (8, 2, 1), (6, 3, 1)])
+@pytest.mark.parametrize(
+    "rows, batch, steps", [(6, 2, 1), (8, 2, 2), (8, 2, 1), (6, 3, 1), (7, 3, 1), (9, 2, 2), (5, 4, 1)]
+)
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_the_worst_cost_of_a_group_covers_every_place_of_its_rows(rows, batch, steps, fresh, k):
     """Rows k_s of the group in batch s move its mean gradient by 2 C k_s / b. It is attained if they fill batches."""
@@ -132,14 +134,16 @@ def test_the_worst_cost_of_a_group_covers_every_place_of_its_rows(rows, batch, s
     for turns in ([1], [1, 2, 3], [1, 2, 5], [2, 3, 4, 6]):
         seen = visits(load, turns, release.affected_releases, most)
         cost = worst_cost(seen) * release.sensitivity**2
-        places = [p for p in itertools.product(range(batch + 1), repeat=load.per_epoch) if sum(p) <= k]
+        short = load.per_epoch * load.rows - rows if load.fixed else 0  # that many batches are a row short
+        room = [load.rows - (s >= load.per_epoch - short) for s in range(load.per_epoch)]
+        places = [p for p in itertools.product(*(range(n + 1) for n in room)) if sum(p) <= k]
         true = 0.0
         for order in {visit.span.order for visit in seen}:
             mine = [v.span for v in seen if v.span.order == order]
             steps_of = [(s.first + j) % s.per_epoch for s in mine for j in range(s.steps)]
-            true += max(sum((2 * p[s] / batch) ** 2 for s in steps_of) for p in places)
+            true += max(sum((2 * p[s] / load.rows) ** 2 for s in steps_of) for p in places)
         assert true <= cost * (1 + 1e-12)
-        if k % batch == 0 or k < batch:
+        if k == 1 or (not short and (k % batch == 0 or k < batch)):
             assert_allclose(cost, true)
 
 

@@ -118,6 +118,8 @@ def test_its_objective_keeps_the_protocol():
     for name in ("value", "grad", "score"):
         ask = getattr(OBJECTIVE, name)
         assert_allclose(ask(points, Batch(*rows[:2], weights)), ask(points, some))
+    halved, whole = (OBJECTIVE.grad(points, Batch(*rows[:2], share * weights)) for share in (0.5, 1.0))
+    assert_allclose(halved, whole / 2)  # weights may sum to less than 1, and are never normalised
     one_by_one = Batch(rows.features[:, None], rows.labels[:, None])
     each = OBJECTIVE.grad(points[0] * np.ones((400, 1)), one_by_one)
     bounds = OBJECTIVE.bounds(1.0)

@@ -465,6 +465,26 @@ def test_a_report_says_for_how_many_steps_noise_is_taken_back_and_which_step_fol
     assert f"followed from the noise: {setup.method.step_size:.4g}." in text
 
 
+def test_the_bandwidths_of_uneven_sites_are_those_of_the_plan():
+    keys = {
+        "privacy.mode": "gradient", "privacy.noise": "banded", "privacy.epsilon": 8.0, "local.fresh-batches": False,
+        "local.batch-size": 9, "local.max-steps": 2, "rounds": 9, "clients.count": 3, "partition.name": "sizes",
+        "partition.sizes": "400, 7, 90", "clients.per-round": 0,
+    }  # fmt: skip
+    case = case_of(**keys)
+    widths = prepare(parse(PRIVATE | keys)).plan.participation.bandwidths
+    assert widths.min() == 1 < widths.max()
+    text = str(statement(case))
+    assert f"(a bandwidth of {widths.max()}; at sites with fewer batches down to 1)" in text
+    assert "taken back" not in str(statement(case_of(**keys | {"privacy.noise": "independent"})))
+
+
+def test_a_step_size_that_was_set_did_not_follow_from_the_noise(run_of):
+    folder = run_of(RUN, "--set=algorithm=fedavg", "--set=regulariser.name=none")
+    assert summary_of(folder)["step_size"] is None
+    assert "followed from the noise" not in read(folder).text
+
+
 def test_the_cost_of_tuning_is_in_the_total():
     case = case_of(privacy__tune_share=0.2)
     assert gdp_epsilon(case.privacy["mu"], 1e-4) == pytest.approx(2)

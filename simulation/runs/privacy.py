@@ -150,9 +150,9 @@ def spent(plan: Plan, seeded: bool = True) -> dict[str, Any]:
 
 
 def _correlated(plan: Plan) -> dict[str, Any]:
-    """The largest bandwidth of noise that is correlated over the steps, if it is."""
+    """The bandwidths of noise that is correlated over the steps, if it is."""
     widths = plan.participation.bandwidths
-    return {} if widths is None else {"bandwidth": int(widths.max())}
+    return {} if widths is None else {"bandwidth": int(widths.max()), "bandwidth_smallest": int(widths.min())}
 
 
 def accounts(plan: Plan) -> dict[str, Array]:

@@ -75,7 +75,9 @@ class Clients:
 class Local:
     """The section [local]: the work of a client in a round."""
 
-    batch_size: Annotated[int, Setting("rows in a step; 0: all", at_least(0), "rows")] = 0
+    batch_size: Annotated[
+        int, Setting("rows in a step, at most in a fixed order; 0: all", at_least(0), "rows")
+    ] = 0
     max_steps: Annotated[
         int, Setting("steps in a round; 0: an epoch less one", between(0, 10_000), "steps")
     ] = 2

@@ -240,14 +240,15 @@ class Workload(NamedTuple):
 class LocalSchedule:
     """How a client goes through its m rows, round after round.
 
-    batch_size is b; 0 uses all rows in every step. max_local_steps is Q; 0 uses floor(m/b) - 1 steps, but at least 1:
-    one step less than an epoch, which the papers use without stating it. Batches are drawn without replacement from
+    batch_size is b; 0 uses all rows in every step. max_local_steps is Q; 0 uses one step less than an epoch has
+    batches, but at least 1, which the papers use without stating it. Batches are drawn without replacement from
     a permutation; rows that do not fill a batch are skipped in that epoch. A client with fewer than b rows uses all of
     them in every step. With fresh = True a round has a new permutation; or unless anew, so that a record is in few
     rounds, rounds go on where the client's last one ended, through a new permutation for each epoch (`turns.span_of`).
     With fresh = False they go on through one permutation, again and again, and no row is skipped: the permutation is
     split into ceil(m/b) batches, which differ by one row at most. Every row then has the weight of a row in the largest
-    of them, so that an epoch counts all rows alike and a record moves every batch by the same amount.
+    of them, so that an epoch counts all rows alike and a record moves every batch by the same amount. The gradient of a
+    batch that is a row short is smaller by that row's share.
     group: how many rows of a client are protected together; 0: all of them.
     turns: the public sampling of the clients, by which their rounds are counted; by default every client takes part in
     every round.

@@ -16,7 +16,8 @@ class Batch(NamedTuple):
     """Rows of one or many clients: features (..., b, n), labels (..., b).
 
     weights (..., b) sum to 1 over the rows of a client, or to less in a batch that is a row short, and replace the
-    plain mean where numbers of rows differ; padding rows have weight 0. lengths (..., b) are the rows' norms
+    plain mean where numbers of rows differ; padding rows have weight 0. Never divide by their sum, which would make a
+    record move a short batch by more than the others. lengths (..., b) are the rows' norms
     if they have been computed before, else None. row_weights (..., b), at least 0, multiply the losses of the rows,
     whose mean is still taken over the number of rows; None if rows have no weights of their own. groups (..., b) number
     the persons, or other clusters, of a client to whom the rows belong; None if every row is another one. folds

@@ -254,10 +254,9 @@ class Batched:
         parts = [stacked(array, core, lead) for array, core in cores]
         point, features, labels, shares = (array for array, _ in parts)
         tensors = [self.tensor(array) for array in (point, features, labels, shares)]
-        if (
-            self.clip_norm
-        ):  # in single precision a weight, and what a row can change, may be larger by rounding
-            tensors[3] = torch.from_numpy(np.array(shares, dtype=np.float64))
+        # In single precision a weight, and what a record can change, may be larger by rounding.
+        if self.clip_norm:
+            tensors[3] = torch.from_numpy(np.array(shares, dtype=np.float64)).to(tensors[0].device)
         whole = self.probe.whole(rows)  # from doubles, which hold more whole numbers than the module's type
         tensors[1] = self.tensor(_whole_numbers(features)) if whole else tensors[1].to(tensors[0].dtype)
         if self.probe.row_shape:

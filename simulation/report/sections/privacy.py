@@ -83,7 +83,8 @@ NOISY = {
     "gradient": "to every gradient, before it is used",
     "as-published": "to the message only, as the paper does",
 }
-LATER = ", and partly taken back in the next {} steps (a bandwidth of {}), so that less of it is left in the model"
+LATER = ", and partly taken back in the next {} steps (a bandwidth of {}{}), so that less of it is left in the model"
+FEWER = "; at sites with fewer batches down to {}"
 PROTECTED = (
     "{protected}, all that the site sends, in all rounds together, would look nearly the same: how nearly is bounded "
     "below. For that, noise is added {where}."
@@ -252,13 +253,17 @@ def _sentence(privacy: Mapping[str, Any]) -> str:
 
 def _protected(case: Case, privacy: Mapping[str, Any]) -> Section:
     where = NOISY.get(str(privacy["mode"]), "to what a site sends")
-    bandwidth = privacy.get("bandwidth", 1)
-    where += LATER.format(bandwidth - 1, bandwidth) if bandwidth > 1 else ""
+    where += _taken_back(privacy.get("bandwidth", 1), privacy.get("bandwidth_smallest", 1))
     flaw = [PUBLISHED] if privacy["mode"] == "as-published" else []
     return Section(
         "What is protected",
         [PROTECTED.format(protected=_words(case).protected, where=where), *flaw],
     )
+
+
+def _taken_back(most: int, least: int) -> str:
+    """A clause about noise whose bandwidths are between these; empty for independent noise."""
+    return LATER.format(most - 1, most, FEWER.format(least) if least < most else "") if most > 1 else ""
 
 
 def _against(case: Case, privacy: Mapping[str, Any]) -> Section:
