@@ -98,7 +98,7 @@ def in_groups(app: typer.Typer) -> None:
     """Show the commands of an app in groups in its help."""
     for info in app.registered_commands:
         name = info.name or (info.callback.__name__ if info.callback else "")
-        info.rich_help_panel = next(group for group, names in _GROUPS.items() if name in names)
+        info.rich_help_panel = next((group for group, names in _GROUPS.items() if name in names), "More")
 
 
 Set = Annotated[
