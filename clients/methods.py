@@ -234,34 +234,6 @@ class NewtonPathClient(AlgorithmClient):
 
 
 CLIENTS: dict[str, type[AlgorithmClient]] = {
-    kind.algorithm_class.name: kind
-    for kind in (
-        FedPDMClient,
-        BSDPFedPDMClient,
-        FedAvgClient,
-        FedProxClient,
-        FedAdamClient,
-        ScaffoldClient,
-        FedDynClient,
-        FedADMMClient,
-        FedDRClient,
-        FedMiDClient,
-        FedDualAvgClient,
-        MRMTLClient,
-        ProxSkipClient,
-        TamunaClient,
-        ISRLDPClient,
-        SoteriaFLClient,
-        LDPPrimalDualClient,
-        ZCDPNFLClient,
-        DPNFLClient,
-        PADMMClient,
-        NetworkedSubgradientClient,
-        SSCAClient,
-        ConstrainedSSCAClient,
-        FedSGMClient,
-        NewtonClient,
-        NewtonPathClient,
-    )
+    kind.algorithm_class.name: kind for kind in list(vars().values()) if hasattr(kind, "algorithm_class")
 }
-"""The class for each algorithm, by the name that a user types."""
+"""The class for each algorithm, by the name that a user types: all classes above with an `algorithm_class`."""

@@ -11,7 +11,6 @@ protects the data (`steps`).
 """
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from logging import WARNING
@@ -45,7 +44,17 @@ from twinflower.work import LocalWork, Noise, Report
 
 from .records import StrictClient
 from .request import RequestReader, RoundRequest, as_asked
-from .steps import Arrays, CompletedRounds, Cost, CountStep, Metrics, Step, answered, carried_out, reply_of
+from .steps import (
+    Arrays,
+    CompletedRounds,
+    Cost,
+    CountStep,
+    Metrics,
+    RoundStep,
+    answered,
+    carried_out,
+    reply_of,
+)
 from .store import CompletedRound, ContextStore, StateStore, noise_seeds
 
 _NOT_SCALED: object = object()  # differs from the ranges in any request
@@ -189,9 +198,9 @@ class AlgorithmClient(NumPyClient):
         request = self.requests.read(config)
         last = self.rounds.last(request.session)
         guard = None if request.closing else self.guard
-        step: Step = _Round(guard, request.session, self, request, last, parameters)
+        step: RoundStep = _Round(guard, request.session, self.rounds, request, last, self, parameters)
         if request.round == COUNTS_ROUND and self.first_counts:
-            step = CountStep(self.guard, request.session, self.first_counts, self.rounds, request, last)
+            step = CountStep(self.guard, request.session, self.rounds, request, last, self.first_counts)
         try:
             done = carried_out(step, self.requests)
         except BudgetSpent as spent:
@@ -252,12 +261,10 @@ class AlgorithmClient(NumPyClient):
 
 
 @dataclass(frozen=True)
-class _Round(Step):
+class _Round(RoundStep):
     """A round of a client, or the message after the last round, which costs nothing."""
 
     client: AlgorithmClient
-    request: RoundRequest
-    last: CompletedRound | None
     parameters: Arrays
 
     @cached_property
@@ -269,11 +276,7 @@ class _Round(Step):
     @cached_property
     def state(self) -> Any:
         """The client's state before the round."""
-        return self.client.rounds.state(self.last)
-
-    def stored(self) -> CompletedRound | None:
-        """See `Step`."""
-        return self.client.rounds.repeated(self.request, self.last)
+        return self.rounds.state(self.last)
 
     def begin(self) -> Cost | None:
         """See `Step`."""
@@ -299,15 +302,11 @@ class _Round(Step):
         seeds = partial(noise_seeds, client.store, self.session, guard.config)
         return Cost(release, round_, size, rounding, known, workload.rows, span, seeds)
 
-    def reserved(self, size: int) -> AbstractContextManager[None]:
-        """See `Step`."""
-        return self.client.rounds.reserved(self.request, size)
-
     def compute(self, noise: Noise) -> CompletedRound:
         """See `Step`; WithheldError if the site gives no more exact answers."""
         client, request = self.client, self.request
         if request.closing:
-            return client.rounds.completed(request, self.last, self._finished(), [], {})
+            return self.rounds.completed(request, self.last, self._finished(), [], {})
         if client.exact_rounds and self.guard is None:
             ranges = as_asked(request.ranges)
             asked = [own + ranges for own in client.algorithm.answers(self.inbox)]
@@ -315,7 +314,7 @@ class _Round(Step):
         state, reply, report = self._trained(noise)
         metrics = client._measured(report, self.parameters)
         sealed = client._sealed(reply, self.parameters, request)
-        return client.rounds.completed(request, self.last, state, sealed, metrics)
+        return self.rounds.completed(request, self.last, state, sealed, metrics)
 
     def _finished(self) -> Any:
         """The state after the closing message; it depends only on earlier releases and public values."""
@@ -333,10 +332,6 @@ class _Round(Step):
         if not all(map(all_finite, reply)):
             raise ReplyError(f"client {client.client}: the local update of round {round_} is not finite")
         return state, reply, report
-
-    def save(self, done: CompletedRound) -> None:
-        """See `Step`."""
-        self.client.rounds.save(self.request, done)
 
 
 def check_precision(start: NDArray[Any], rows: Batch | Shards, guard: Guard | None) -> None:

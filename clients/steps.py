@@ -206,10 +206,9 @@ def _log_charge(guard: Guard, session: str) -> None:
 
 
 @dataclass(frozen=True)
-class CountStep(Step):
-    """The counts before round 1, stored with the initial state as the reply of round 0."""
+class RoundStep(Step):
+    """A release that is the reply of a round, stored with the client's state. last: the newest round of the session."""
 
-    counts: FirstCounts
     rounds: CompletedRounds
     request: RoundRequest
     last: CompletedRound | None
@@ -218,22 +217,29 @@ class CountStep(Step):
         """See `Step`."""
         return self.rounds.repeated(self.request, self.last)
 
-    def begin(self) -> Cost:
-        """See `Step`."""
-        return Cost(self.counts.release, COUNTS_ROUND, self.counts.bytes, lambda: self.counts.rounding)
-
     def reserved(self, size: int) -> AbstractContextManager[None]:
         """See `Step`."""
         return self.rounds.reserved(self.request, size)
+
+    def save(self, done: CompletedRound) -> None:
+        """See `Step`."""
+        self.rounds.save(self.request, done)
+
+
+@dataclass(frozen=True)
+class CountStep(RoundStep):
+    """The counts before round 1, stored with the initial state as the reply of round 0."""
+
+    counts: FirstCounts
+
+    def begin(self) -> Cost:
+        """See `Step`."""
+        return Cost(self.counts.release, COUNTS_ROUND, self.counts.bytes, lambda: self.counts.rounding)
 
     def compute(self, noise: Noise) -> CompletedRound:
         """See `Step`."""
         reply = [noise(self.counts.counts())]
         return self.rounds.completed(self.request, self.last, self.rounds.state(None), reply, {})
-
-    def save(self, done: CompletedRound) -> None:
-        """See `Step`."""
-        self.rounds.save(self.request, done)
 
 
 @dataclass(frozen=True)

@@ -345,29 +345,14 @@ class ContextLedger:
         return cast(list[str], cast(ConfigRecord, self.state[_RECORD])["charges"])
 
 
-@dataclass(frozen=True)
-class SeededLedger:
+class SeededLedger(FileLedger):
     """A `FileLedger` for seeded noise, which may charge the same round twice but counts it once.
 
     If the process is killed after a charge and before the reply was stored, repeating the round gives the same values,
     so it costs nothing more. This ledger must never be used with secret noise.
     """
 
-    file: FileLedger
-
     def charge(self, charge: Charge, budget: Budget) -> None:
         """Record a charge unless it is already recorded; may raise BudgetSpent or LedgerError."""
         with suppress(ChargedBefore):
-            self.file.charge(charge, budget)
-
-    def charges(self) -> list[Charge]:
-        """All charges so far."""
-        return self.file.charges()
-
-    def check_plan(self, run: str, config: str, budget: Budget) -> float:
-        """See `Ledger`."""
-        return self.file.check_plan(run, config, budget)
-
-    def release(self, run: str) -> float:
-        """See `Ledger`."""
-        return self.file.release(run)
+            super().charge(charge, budget)

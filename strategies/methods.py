@@ -341,34 +341,6 @@ class NewtonPath(StarStrategy):
 
 
 STRATEGIES: dict[str, type[StarStrategy]] = {
-    kind.algorithm_class.name: kind
-    for kind in (
-        FedPDM,
-        BSDPFedPDM,
-        FedAvg,
-        FedProx,
-        FedAdam,
-        Scaffold,
-        FedDyn,
-        FedADMM,
-        FedDR,
-        FedMiD,
-        FedDualAvg,
-        MRMTL,
-        ProxSkip,
-        Tamuna,
-        ISRLDP,
-        SoteriaFL,
-        LDPPrimalDual,
-        ZCDPNFL,
-        DPNFL,
-        PADMM,
-        NetworkedSubgradient,
-        SSCA,
-        ConstrainedSSCA,
-        FedSGM,
-        Newton,
-        NewtonPath,
-    )
+    kind.algorithm_class.name: kind for kind in list(vars().values()) if hasattr(kind, "algorithm_class")
 }
-"""The class for each algorithm, by the name that a user types."""
+"""The class for each algorithm, by the name that a user types: all classes above with an `algorithm_class`."""

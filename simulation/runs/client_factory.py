@@ -14,7 +14,7 @@ from twinflower.clients.sums import Masks
 from twinflower.privacy.charges import Ledger
 from twinflower.privacy.exact_rounds import ExactRounds
 from twinflower.privacy.guard import Guard
-from twinflower.privacy.ledger import FileLedger, fingerprint
+from twinflower.privacy.ledger import fingerprint
 from twinflower.queries.held_out import split
 from twinflower.sums.masks import Identity, simulated
 
@@ -46,7 +46,7 @@ def ledger_of(setup: PreparedRun, number: int, context: Context) -> Ledger:
     budget = (setup.plan.epsilon_limit, setup.plan.delta)
     parts = (rows.features, rows.labels, rows.row_weights)
     data = fingerprint([part.data for part in parts if part is not None])
-    return SeededLedger(FileLedger(path, data, *budget, unit=setup.plan.unit))
+    return SeededLedger(path, data, *budget, unit=setup.plan.unit)
 
 
 def store_of(setup: PreparedRun, number: int, folder: str) -> FileStore | None:
