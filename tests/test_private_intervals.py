@@ -476,7 +476,7 @@ def test_a_model_far_from_the_maximum_gives_no_intervals(tmp_path):
         ({"privacy.trust": "sum", "privacy.honest-sites": 2}, "with privacy.trust = sum or privacy.mode = as-pub"),
         ({"privacy.mode": "as-published"}, "with privacy.trust = sum or privacy.mode = as-published"),
         ({"data.row-scaling": "each"}, "not divided by their own norms"),
-        ({"algorithm": "dp-nfl", "clients.weighting": "auto", "topology.degree": 2}, "nor for intervals"),
+        ({"algorithm": "dp-nfl", "clients.weighting": "auto", "topology.degree": 2}, "place for intervals: set"),
     ],
 )  # fmt: skip
 def test_what_is_refused(changes, sentence, tmp_path):

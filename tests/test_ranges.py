@@ -339,7 +339,10 @@ def test_what_has_no_private_ranges_costs_what_it_did(sites, tmp_path):
             "trust = sum and",
         ),
         ({"privacy.mode": "as-published"}, "as-published have no plan for the counts"),
-        ({"algorithm": "dp-nfl", "topology.name": "ring"}, "an accounting of its own, which has no place"),
+        (
+            {"algorithm": "dp-nfl", "topology.name": "ring"},
+            "no place for private ranges: give the schema's columns public ranges, or",
+        ),
         ({"data.range-share": 1.0}, "data.range-share must be from 0.001 to 0.999; got 1"),
     ],
 )

@@ -12,12 +12,12 @@ from numpy.testing import assert_allclose, assert_array_equal
 from problems import query
 from site_files import three_sites
 
+from twinflower import queries
 from twinflower.concordance import concordance
 from twinflower.data.dataset import ARRAYS, Dataset
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable
 from twinflower.privacy.plan import COUNTS
-from twinflower.queries import QUERIES
 from twinflower.queries.first import COUNTS_ROUND
 from twinflower.queries.survival import SurvivalCurve
 from twinflower.simulation.app import client_app
@@ -26,7 +26,6 @@ from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.results.reading import read_persons
 from twinflower.simulation.results.writing import write_run
-from twinflower.simulation.runs import privacy
 from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
 from twinflower.simulation.runs.setup import prepare, prepare_rows
@@ -124,11 +123,11 @@ def test_a_run_without_a_curve_counts_nothing(tmp_path):
         ({"objective.name": "huber", "objective.intervals": None}, "survival-curve needs times of events as labels"),
         ({"evaluation.survival-curve": "3, 2"}, "survival-curve must be 1 to 1000 ascending numbers"),
         (PRIVATE | {"privacy.survival-share": 1.0}, "survival-share must be from 0.001 to 0.999"),
-        (PRIVATE | {"privacy.tune-share": 0.1}, "survival curves or Table 1 share no budget, because every candidate"),
+        (PRIVATE | {"privacy.tune-share": 0.1}, "tune-share and survival curves share no budget, because"),
         (
             {"algorithm": "isrl-dp", "fedavg.step-size": None, "privacy.mode": "gradient", "privacy.epsilon": 8.0}
             | {"privacy.trust": "sum", "privacy.honest-sites": 2},
-            "no plan for the counts from which private ranges, survival curves and Table 1 follow",
+            "no plan for the counts for survival curves: leave evaluation.survival-curve empty$",
         ),
         (
             {"algorithm": "fedpdm", "fedavg.step-size": None, "privacy.mode": "as-published", "privacy.epsilon": 8.0},
@@ -141,11 +140,11 @@ def test_what_is_refused(changes, sentence):
         run(changes)
 
 
-def test_what_is_refused_names_every_question_that_counts(monkeypatch):
+def test_what_is_refused_names_every_question_that_is_asked(monkeypatch):
     other = type("Other", (SurvivalCurve,), {"follows": "medians", "otherwise": "ask for none"})
-    monkeypatch.setattr(privacy, "QUERIES", (*QUERIES, other))
+    monkeypatch.setattr(queries, "QUERIES", (SurvivalCurve, other))
     with pytest.raises(
-        SettingError, match=r"ranges, survival curves, Table 1 or medians .* false and ask for none$"
+        SettingError, match=r"share and survival curves and medians share .* empty and ask for none$"
     ):
         run(PRIVATE | {"privacy.tune-share": 0.1})
 

@@ -332,7 +332,7 @@ def test_the_report_and_the_command_show_it(changes, keys, tmp_path, capsys):
         (PRIVATE | {"privacy.table-one-share": 1.0}, "table-one-share must be from 0.001 to 0.999"),
         (
             PRIVATE | {"privacy.tune-share": 0.1},
-            "or Table 1 share no budget, .* set evaluation.table-one to false",
+            "share and Table 1 share no budget, .* 0, or set evaluation.table-one to false$",
         ),
     ],
 )

@@ -1,6 +1,6 @@
 """A run's privacy: the plan made from its settings, and the resulting guarantee in numbers and in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,6 @@ from twinflower.privacy.target import Target
 from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
 from twinflower.problems.batches import LocalSchedule
 from twinflower.problems.interfaces import Model
-from twinflower.queries import QUERIES
 from twinflower.queries.query import Histogram, SiteQuery
 from twinflower.sums.plan import SumPlan
 
@@ -48,8 +47,8 @@ def make_plan(
     """
     if not isinstance(config.privacy, Private):
         return None
-    target, shares = _target(config.privacy), _shares(queries)
-    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, shares)
+    target = _target(config.privacy)
+    plan = _plan(config, config.privacy, algorithm, objective, schedule, sizes, target, queries)
     for query in queries:
         plan = query.charged(plan, target)
     return plan
@@ -63,7 +62,7 @@ def _shares(queries: Sequence[SiteQuery]) -> dict[str, float]:
         shares[kind] = shares.get(kind, 0.0) + query.share
     total = sum(shares.values())
     if not total < 1:
-        keys = listed([query.share_key for query in QUERIES if query.share_key], "and")
+        keys = listed([query.share_key for query in queries if query.share], "and")
         raise SettingError(f"{keys} must add up to less than 1; got {total:g} in all")
     return shares
 
@@ -82,24 +81,13 @@ def _target(privacy: Private) -> Target:
 
 def _plan(
     config: Config, privacy: Private, algorithm: Algorithm, objective: Model, schedule: LocalSchedule, sizes: Index,
-    target: Target, shares: Mapping[str, float],
+    target: Target, queries: Sequence[SiteQuery],
 ) -> Plan:  # fmt: skip
     """The plan of the training and of the answers with shares."""
     bounds, workloads = objective.bounds(config.data.row_norm), schedule.workloads(sizes)
     asked = [config.asked(round_) for round_ in range(1, config.rounds + 1)]
-    sums = privacy.trust == "sum"
-    counted = [query for query in QUERIES if issubclass(query, Histogram)]
-    names, remedies = [query.follows for query in counted], [query.otherwise for query in counted]
-    if COUNTS in shares and (sums or isinstance(privacy, AsPublished)):
-        raise SettingError(
-            "privacy.trust = sum and privacy.mode = as-published have no plan for the counts from which "
-            f"{listed(names, 'and')} follow: {', and '.join(remedies)}"
-        )
-    if shares.get(COUNTS) and target.tune_share:
-        raise SettingError(
-            f"privacy.tune-share and {listed(names)} share no budget, because every candidate would need counts of its "
-            f"own: set privacy.tune-share to 0, or {listed(remedies, 'and')}"
-        )
+    sums, shares = privacy.trust == "sum", _shares(queries)
+    _check_answers(privacy, algorithm, target, queries)
     if sums:
         honest, d = privacy.honest_sites, algorithm.release_size(objective.d)
         return SumPlan.of_sums(
@@ -113,6 +101,37 @@ def _plan(
         privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
     )
     return published_plan(algorithm, bounds, workloads, sizes, asked, target, rule)
+
+
+def _check_answers(
+    privacy: Private, algorithm: Algorithm, target: Target, queries: Sequence[SiteQuery]
+) -> None:
+    """Raise SettingError for answers that have no place in the plan of such a run."""
+    counted = [query for query in queries if isinstance(query, Histogram)]
+    if counted and (privacy.trust == "sum" or isinstance(privacy, AsPublished)):
+        raise _refusal(
+            "privacy.trust = sum and privacy.mode = as-published have no plan for the counts for {names}: {remedies}",
+            counted,
+        )
+    if counted and target.tune_share:
+        raise _refusal(
+            "privacy.tune-share and {names} share no budget, because every candidate would need counts of its own: set "
+            "privacy.tune-share to 0, or {remedies}",
+            counted,
+        )
+    charged = [query for query in queries if query.share]
+    if charged and target.epsilon and algorithm.noise_multiplier(target.epsilon, target.delta, 1) is not None:
+        raise _refusal(
+            "this method plans its noise by an accounting of its own, which has no place for {names}: {remedies}, or "
+            "set privacy.noise-multiplier in place of privacy.epsilon",
+            charged,
+        )
+
+
+def _refusal(text: str, queries: Sequence[SiteQuery]) -> SettingError:
+    """An error with {names} for what follows from the answers, and {remedies} for how a run does without them."""
+    follows, otherwise = zip(*((query.follows, query.otherwise) for query in queries), strict=True)
+    return SettingError(text.format(names=listed(follows, "and"), remedies=listed(otherwise, "and")))
 
 
 def _turns(schedule: LocalSchedule, seed: int, clients: Index, round_: int) -> list[int]:

@@ -381,8 +381,6 @@ def _check_rule(rule: Array | None, target: Target, others: bool) -> None:
     )
     require(
         rule is None or not others,
-        "this method plans its noise by an accounting of its own, which has no place for the counts from which "
-        "private ranges, survival curves and Table 1 follow, nor for intervals: give the schema's columns public "
-        "ranges, leave evaluation.survival-curve empty, and evaluation.table-one and evaluation.standard-errors false, "
-        "or set noise-multiplier",
+        "this method plans its noise by an accounting of its own, which has no place for answers besides the rounds: "
+        "leave them out, or set a noise multiplier",
     )

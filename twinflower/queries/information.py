@@ -160,6 +160,7 @@ class StandardErrors(ModelQuery):
 
     kind = InformationQuestion
     name = kind.name
+    follows, otherwise = "intervals", "set evaluation.standard-errors to false"
     reported = SumsAnswers
     share_key = "privacy.interval-share"
 
