@@ -34,8 +34,8 @@ def twinflower_case(
     """The first client of a private run with these settings, such as {"algorithm": "fedpdm", "privacy.epsilon": 1.0}.
 
     The claim is by default the run's epsilon and delta, and the declared releases are those of its plan. Not for runs
-    of sums, networked methods, and private ranges or survival curves, whose clients need more than one server message a
-    round.
+    of sums, networked methods, and counts before round 1, as for private ranges, whose clients need more than one
+    server message a round.
     """
     setup = prepare(parse(*settings))
     keys = ", ".join(f"{key} = {value}" for part in settings for key, value in part.items())

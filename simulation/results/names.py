@@ -9,11 +9,8 @@ A folder holds
     metrics.csv, rounds.jsonl              the evaluated rounds; the participants of every round
     summary.json, environment.json         the results and the versions; a run with a summary has ended
     clients.csv                            what each client took part in and spent
-    scores.csv                             the clients' held-out rows by the bin of their score, if they are counted
-    survival.csv                           the survival curve of all sites, and of every site, if there is one
-    table-one.csv                          what the rows of all sites, and of every site, are like, if that is asked
     path.csv                               the errors and models by weight of the penalty, if the weight was chosen so
-    information.npz                        what the sites sent for standard errors: exact sums, not for every reader
+    survival.csv, information.npz ...      the answers of sites (`ANSWERS`), which `twinflower.queries` describes
     model.npz, model.pt, figure.png        the model, a PyTorch module in its own format, and the figure
     report.html                            the report, one page that needs no other file
     LABEL/seed-N/                          the runs of an experiment with several runs

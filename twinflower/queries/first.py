@@ -8,6 +8,7 @@ simulation.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,13 @@ COUNTS_ROUND = 0
 class FirstCounts:
     """The counts that one client releases before round 1.
 
-    release: of all counts together. rows: the number of rows that are counted. parts: what is counted.
+    release: of all counts together. rows: the number of rows that are counted. entries: the number of counts. parts:
+    what is counted.
     """
 
     release: Release
     rows: int
+    entries: int
     parts: Sequence[Part]
 
     @property
@@ -41,7 +44,7 @@ class FirstCounts:
     @property
     def bytes(self) -> int:
         """The size of the counts."""
-        return 8 * sum(part.entries for part in self.parts)
+        return 8 * self.entries
 
     def counts(self) -> Array:
         """The counts (entries,) of all parts."""
@@ -65,7 +68,7 @@ class First:
     run: Run
     queries: Sequence[Histogram]
 
-    @property
+    @cached_property
     def entries(self) -> int:
         """The number of counts of a client."""
         return sum(query.entries for query in self.queries)
@@ -94,7 +97,8 @@ class First:
     def counts_of(self, client: int, site: Any = None) -> FirstCounts:
         """What a client counts; site: the policy of a deployed site."""
         parts = [query.part(client, site) for query in self.queries]
-        return FirstCounts(self.release(client), int(self.run.partition.sizes[client]), parts)
+        rows = int(self.run.partition.sizes[client])
+        return FirstCounts(self.release(client), rows, self.entries, parts)
 
     def cost(self, groups: int = 1) -> str:
         """What the counts of a private run cost, as text; groups: how many counts a total adds up at each client."""

@@ -146,7 +146,8 @@ def _is_symmetric(matrix: Array) -> bool:
 
 
 class SumsAnswers(Answers):
-    """The sums of all clients, which are in a file of their own, not in a checkpoint."""
+    """The sums of all clients, which are in a file of their own, not in a checkpoint; exact ones are not for every
+    reader."""
 
     known_files = (f"{InformationQuestion.name}.npz",)
 
@@ -178,7 +179,7 @@ class StandardErrors(ModelQuery):
     @property
     def share(self) -> float:
         """See `SiteQuery`."""
-        return 0.0 if self.run.method.sends_sums else self.run.config.privacy.shares.interval_share
+        return 0.0 if self.run.method.sends_sums else super().share
 
     @cached_property
     def question(self) -> InformationQuestion:  # type: ignore[override]

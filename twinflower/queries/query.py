@@ -91,26 +91,24 @@ class Run(Protocol):
         """The rows that a client holds out."""
 
 
-class Part(Protocol):
+class Part(ABC):
     """What one site counts of its rows before round 1."""
+
+    scales: ClassVar[bool] = False
+    """Whether the rows change with what follows from all counts."""
 
     @property
     def histograms(self) -> int:
         """In how many histograms every row is counted once."""
+        return 1
 
-    @property
-    def entries(self) -> int:
-        """The number of counts."""
-
-    @property
-    def scales(self) -> bool:
-        """Whether the rows change with what follows from all counts."""
-
+    @abstractmethod
     def counts(self) -> Array:
         """The counts of all cells, (entries,)."""
 
     def features(self, agreed: object) -> Array | None:
         """The rows as they are trained on, given what follows from all counts; None for rows that are as they were."""
+        return None
 
 
 class Answers:
@@ -140,6 +138,11 @@ class Answers:
         """What the run's file of arrays, `name`.npz, holds of the answers besides the model x; empty for no file."""
         return {}
 
+    def site(self, client: int) -> tuple[str, str]:
+        """The columns "client" and "site" of a file, the number of a client and its name, empty without names."""
+        names = self.run.dataset.site_names
+        return f"{client}", names[client] if names else ""
+
     @classmethod
     def summarised(cls, found: Any) -> dict[str, Any]:
         """The entries of summary.json that follow from the answers, or from None."""
@@ -162,7 +165,7 @@ class SiteQuery(ABC):
     name: ClassVar[str]
     reported: ClassVar[type[Answers]] = Answers
     share_key: ClassVar[str] = ""
-    """The setting of `share`, if it has one and adds to those of other questions."""
+    """The setting of its share of the privacy budget, if it has one and that adds to those of other questions."""
     follows: ClassVar[str] = "a question"
     otherwise: ClassVar[str] = "leave it out"
     """What the answers give, and how a run does without."""
@@ -181,8 +184,8 @@ class SiteQuery(ABC):
 
     @property
     def share(self) -> float:
-        """The share of the privacy budget for the answers."""
-        return 0.0
+        """The share of the privacy budget for the answers, 0 in a run without the setting."""
+        return self.run.config.items().get(self.share_key, 0.0)  # type: ignore[no-any-return]
 
     def charged(self, plan: Plan, target: Target) -> Plan:
         """The plan with what the question costs besides its `share`."""

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple
 from ..arrays import Array, Index
 from ..data.columns import Range
 from ..data.ranges import Bins, Unscaled, pack_ranges, unpack_ranges
-from ..data.sets import Data
-from .query import Answers, Histogram, Run
+from .query import Answers, Histogram, Part, Run
 
 _TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
 
 @dataclass(frozen=True)
-class PrivateColumns:
+class PrivateColumns(Part):
     """The columns of one client whose ranges are private: the client's rows, and the bins that the run counts in."""
 
     rows: Unscaled
@@ -26,11 +25,6 @@ class PrivateColumns:
     def histograms(self) -> int:
         """The number of these columns."""
         return len(self.rows.schema.private)
-
-    @property
-    def entries(self) -> int:
-        """See `Part`."""
-        return self.histograms * self.bins.count
 
     def counts(self) -> Array:
         """The counts of all columns, (columns * bins,)."""
@@ -82,12 +76,6 @@ class PrivateRanges(Histogram):
     def of(cls, run: Run) -> "PrivateRanges | None":
         """See `SiteQuery`."""
         return cls(run) if run.dataset.unscaled is not None else None
-
-    @property
-    def share(self) -> float:
-        """See `SiteQuery`."""
-        data = self.run.config.data
-        return 0.0 if isinstance(data, Data) else data.range_share  # type: ignore[no-any-return]
 
     @property
     def _unscaled(self) -> Unscaled:

@@ -16,7 +16,7 @@ from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, Tim
 from ..problems.discrete_cox import INTERVALS, interval_ends
 from ..settings import Setting, at_least, one_of
 from .columns import check_categories, column_values, column_variable
-from .query import FRACTION_OF_BUDGET, Answers, Histogram, Run, Table
+from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Run, Table
 
 FILE = "survival.csv"
 ALL_SITES = "all"  # in the column "client"
@@ -100,7 +100,7 @@ def check_persons(site: Any, cells: Array, setting: str, groups: str = "") -> No
 
 
 @dataclass(frozen=True)
-class Persons:
+class Persons(Part):
     """The persons of one client, with their signed times (rows,) and the numbers of their groups, who are counted by
     the cells of a grid, group by group."""
 
@@ -108,21 +108,11 @@ class Persons:
     grid: TimeGrid
     codes: Index
     groups: int = 1
-    histograms = 1
-    scales = False
-
-    @property
-    def entries(self) -> int:
-        """See `Part`."""
-        return self.groups * self.grid.cells
 
     def counts(self) -> Array:
         """The counts of all cells, (groups * cells,)."""
         cells = self.codes * self.grid.cells + self.grid.cells_of(self.labels)
-        return np.bincount(cells, minlength=self.entries).astype(np.float64)
-
-    def features(self, agreed: object) -> None:
-        """See `Part`."""
+        return np.bincount(cells, minlength=self.groups * self.grid.cells).astype(np.float64)
 
 
 class CurveAnswers(Answers):
@@ -135,10 +125,9 @@ class CurveAnswers(Answers):
         yield FILE, COLUMNS, self._rows(found)
 
     def _rows(self, persons: Mapping[int, SurvivalTable]) -> Iterator[dict[str, Any]]:
-        sites = self.run.dataset.site_names
         tables = [
             (ALL_SITES, ALL_SITES, SurvivalTable.together(persons.values())),
-            *((f"{i}", sites[i] if sites else "", own) for i, own in persons.items()),
+            *((*self.site(client), own) for client, own in persons.items()),
         ]
         for client, site, table in tables:
             estimate = ACTUARIAL if table.actuarial else KAPLAN_MEIER
@@ -227,11 +216,6 @@ class SurvivalCurve(Histogram):
         """See `SiteQuery`."""
         if self.by:  # SettingError for another column
             check_categories(self.by, "evaluation.survival-by")
-
-    @property
-    def share(self) -> float:
-        """See `SiteQuery`."""
-        return self.run.config.privacy.shares.survival_share  # type: ignore[no-any-return]
 
     @property
     def entries(self) -> int:

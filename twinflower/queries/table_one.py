@@ -14,7 +14,7 @@ from ..models.differences import with_differences
 from ..models.summaries import ALL, Layout, Line, Summaries, Variable
 from ..settings import Setting, at_least
 from .columns import check_categories, column_values, column_variable, label_values, label_variables
-from .query import FRACTION_OF_BUDGET, Answers, Histogram, Run, Table
+from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Run, Table
 
 FILE = "table-one.csv"
 COLUMNS = ("client", "site", *Line._fields)
@@ -71,7 +71,7 @@ class TableOnePolicy:
 
 
 @dataclass(frozen=True)
-class Described:
+class Described(Part):
     """The values (rows, variables) of one client's rows, and their groups (rows,), which are described by a layout.
 
     least: cells of fewer rows are withheld.
@@ -81,24 +81,15 @@ class Described:
     values: Array
     groups: Array
     least: int
-    scales = False
 
     @property
     def histograms(self) -> int:
         """See `Part`."""
         return self.layout.histograms
 
-    @property
-    def entries(self) -> int:
-        """See `Part`."""
-        return self.layout.entries
-
     def counts(self) -> Array:
         """See `Part`."""
         return self.layout.counted(self.values, self.groups, self.least)
-
-    def features(self, agreed: object) -> None:
-        """See `Part`."""
 
 
 class Sent(NamedTuple):
@@ -119,11 +110,11 @@ class TableOneAnswers(Answers):
         yield FILE, COLUMNS, self._rows(sent)
 
     def _rows(self, sent: Mapping[int, Sent]) -> Iterator[dict[str, Any]]:
-        sites, layout = self.run.dataset.site_names, TableOne(self.run).layout
+        layout = TableOne(self.run).layout
         known = {i: Summaries.of(layout, np.array(one[0]), *one[1:]) for i, one in sent.items()}
         tables = [
             (ALL, ALL, Summaries.together(known.values())),
-            *((f"{i}", sites[i] if sites else "", table) for i, table in known.items()),
+            *((*self.site(client), table) for client, table in known.items()),
         ]
         for client, site, table in tables:
             for line in with_differences(table):
@@ -197,11 +188,6 @@ class TableOne(Histogram):
             )
         for variable in self._variables:
             check_categories(variable, "evaluation.table-one", *[ALL] * (variable.name == by))
-
-    @property
-    def share(self) -> float:
-        """See `SiteQuery`."""
-        return self.run.config.privacy.shares.table_one_share  # type: ignore[no-any-return]
 
     @property
     def squared_move(self) -> int:
