@@ -1,6 +1,6 @@
 """What the arguments of a command mean: the experiment to run, the settings over it, and where a text goes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +9,7 @@ from twinflower.decimals import whole
 from twinflower.errors import DataError, RunError, SettingError, require
 from twinflower.settings import Value, nearest
 
+from .commands import ended_by_signal
 from .experiment_files import load_toml
 from .report.console import say
 from .results.files import write_text
@@ -56,6 +57,26 @@ def _seeds(text: str) -> list[int] | None:
         return [whole(word) for word in text.split(",")] if text else None
     except ValueError:
         raise SettingError(f"--seeds takes comma-separated whole numbers; got '{text}'") from None
+
+
+def train(
+    plan: Experiment,
+    folder: Path,
+    runtime: str,
+    interrupted: Callable[[], str],
+    is_new: bool = True,
+    jobs: int = 1,
+) -> None:
+    """Run an experiment and print the last lines of the command; RunError if a run failed.
+
+    interrupted: the message if a signal ends the command. Further arguments: see `running.run`.
+    """
+    from . import running
+    from .report.messages import Terminal
+
+    with ended_by_signal(interrupted):
+        failures = running.run(plan, folder, runtime, Terminal(plan, folder), is_new, jobs)
+    close(plan, folder, failures)
 
 
 def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:

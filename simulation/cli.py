@@ -10,7 +10,7 @@ import typer
 
 from twinflower.errors import DiskError, RunError, SettingError, TwinflowerError, require
 
-from .commands import Commands, DataDir, Force, Out, Set, end, in_groups, output, sections, status_of
+from .commands import Commands, DataDir, Force, Out, Set, end, ended_by_signal, in_groups, output, sections
 from .model_commands import coefficients, path, predict, refit
 from .runtimes import RUNTIMES
 from .site_commands import check_node, identity, ledger, node, schema
@@ -96,8 +96,7 @@ def run(
     from twinflower.settings import check_choice
 
     from . import running
-    from .arguments import close, only, overrides_of, plan_of
-    from .report.messages import Terminal
+    from .arguments import only, overrides_of, plan_of, train
     from .results.resume import interrupted
 
     if runtime:
@@ -118,11 +117,7 @@ def run(
         raise SettingError(
             "run takes either an experiment's file, as in: twinflower run experiments/digits.toml, or --resume FOLDER"
         )
-    try:
-        failures = running.run(plan, folder, runtime, Terminal(plan, folder), not resume, processes)
-    except KeyboardInterrupt as signal:
-        end(interrupted(plan, folder), status_of(signal))
-    close(plan, folder, failures)
+    train(plan, folder, runtime, lambda: interrupted(plan, folder), not resume, processes)
 
 
 @app.command("tune")
@@ -187,13 +182,10 @@ def deploy(
 
     plan = plan_of(experiment, set_, data_dir)
     folder = running.new_rehearsal(plan, out)
-    try:
+    with ended_by_signal(
+        lambda: f"interrupted; all processes are ended, their logs are in {folder / names.LOGS}"
+    ):
         failures = running.rehearse(plan, folder, Terminal(plan, folder), secure)
-    except KeyboardInterrupt as signal:
-        end(
-            f"interrupted; all processes are ended, their logs are in {folder / names.LOGS}",
-            status_of(signal),
-        )
     close(plan, folder, failures)
 
 

@@ -2,6 +2,8 @@
 shell completes."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from inspect import unwrap
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_type_hints
@@ -67,11 +69,15 @@ def end(sentence: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def status_of(signal: KeyboardInterrupt) -> int:
-    """The exit status of a command ended by a signal: 128 + signal, 130 for SIGINT."""
+@contextmanager
+def ended_by_signal(sentence: Callable[[], str]) -> Iterator[None]:
+    """If a signal ends the block, end the command with this error and the exit status 128 + signal, 130 for SIGINT."""
     from .runtimes.processes import Interrupted
 
-    return signal.status if isinstance(signal, Interrupted) else 130
+    try:
+        yield
+    except KeyboardInterrupt as signal:
+        end(sentence(), signal.status if isinstance(signal, Interrupted) else 130)
 
 
 def assignments(incomplete: str) -> list[str]:

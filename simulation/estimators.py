@@ -175,7 +175,7 @@ class Federated(Nested):  # type: ignore[misc]
     def _warn(self, run: Run, x: Array) -> None:
         """Warn, as scikit-learn does, of a model that has not converged, or is no better than the start."""
         for text in run.risen:
-            warnings.warn(text.replace("warning", type(self).__name__, 1), stacklevel=4)
+            warnings.warn(f"{type(self).__name__}: {text}", stacklevel=4)
         if run.stop:
             if run.stop.warns:
                 self._warns(f"{run.early}. A penalty gives it an optimum")

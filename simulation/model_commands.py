@@ -15,7 +15,7 @@ import typer
 from twinflower.errors import SettingError, require
 from twinflower.settings import check_choice
 
-from .commands import DataDir, Force, Out, Set, end, output, status_of
+from .commands import DataDir, Force, Out, Set, ended_by_signal, output
 
 
 def path(
@@ -44,9 +44,8 @@ def path(
     from twinflower.algorithms.newton_path import LOWEST, SIMPLEST, choices
 
     from . import running
-    from .arguments import close, plan_of, stopped
+    from .arguments import plan_of, stopped, train
     from .report.console import say
-    from .report.messages import Terminal
     from .results import names
     from .results.writing import write_path
     from .runs.ended import entry_names
@@ -60,27 +59,24 @@ def path(
     runtime, config = running.chosen(asked, ""), replace(asked.curves[0].config, seed=asked.seeds[0])
     config = config if penalise_intercept else penalty_path.free_intercept(config, say)
     folder = running.new(asked, runtime, out)
-    try:
+    with ended_by_signal(lambda: _without_path(folder)):
         points = penalty_path.path(config, penalty_path.Plan(weights, ratio, largest, folds), say)
-    except KeyboardInterrupt as signal:
-        with suppress(OSError):  # it is not empty
-            folder.rmdir()
-        end(
-            "interrupted; nothing is kept of a path that has not ended: give the command again",
-            status_of(signal),
-        )
     chosen = points[choices(points)[choose == SIMPLEST]]
     say(f"chosen: weight {chosen.weight:.6g}")
     write_path(points, entry_names(prepare(config)), folder)
     keys = penalty_path.training_at(config, chosen)
     own = [*(set_ or []), *(f"{key}={json.dumps(value)}" for key, value in keys.items())]
     plan = plan_of(experiment, own, data_dir)
-    try:
-        failures = running.run(plan, folder, runtime, Terminal(plan, folder))
-    except KeyboardInterrupt as signal:
-        again = f"twinflower run {experiment} {' '.join(f'--set {shlex.quote(word)}' for word in own)}"
-        end(f"{stopped(plan, folder, again)}; the path is in {folder / names.PATH}", status_of(signal))
-    close(plan, folder, failures)
+    again = f"twinflower run {experiment} {' '.join(f'--set {shlex.quote(word)}' for word in own)}"
+    stored = f"the path is in {folder / names.PATH}"
+    train(plan, folder, runtime, lambda: f"{stopped(plan, folder, again)}; {stored}")
+
+
+def _without_path(folder: Path) -> str:
+    """Remove the folder of a path that was interrupted; return the message that says so."""
+    with suppress(OSError):  # it is not empty
+        folder.rmdir()
+    return "interrupted; nothing is kept of a path that has not ended: give the command again"
 
 
 def refit(
@@ -93,8 +89,7 @@ def refit(
     from twinflower.models.trained import load
 
     from . import running
-    from .arguments import close, plan_of, stopped
-    from .report.messages import Terminal
+    from .arguments import plan_of, stopped, train
     from .results import names
 
     kept = ", ".join(map(str, load(folder).unpenalised.tolist()))
@@ -107,12 +102,8 @@ def refit(
     plan = plan_of(folder / names.CONFIG, [*keys, *(set_ or [])], data_dir)
     runtime = running.chosen(plan, "")
     results = running.new(plan, runtime, out or f"{folder.absolute()}-refit")
-    try:
-        failures = running.run(plan, results, runtime, Terminal(plan, results))
-    except KeyboardInterrupt as signal:
-        text = stopped(plan, results, "the same command and another --out")
-        end(f"{text}; {folder} stays as it was", status_of(signal))
-    close(plan, results, failures)
+    again = "the same command and another --out"
+    train(plan, results, runtime, lambda: f"{stopped(plan, results, again)}; {folder} stays as it was")
 
 
 def predict(

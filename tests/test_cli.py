@@ -896,9 +896,7 @@ def test_an_objective_that_rises_is_warned_of(objectives, private, warned):
 def test_scaling_by_all_rows_is_named_beside_a_guarantee(keys, warns):
     (curve,) = read_experiment(Path(DIGITS), dict(map(parse_text, keys))).curves
     told = warnings(prepare(curve.config))
-    sentence = (
-        f"warning: {warns} divides columns by statistics of all rows, which the guarantee does not cover"
-    )
+    sentence = f"{warns} divides columns by statistics of all rows, which the guarantee does not cover"
     assert told == ([sentence] if warns else [])
 
 

@@ -252,7 +252,7 @@ def test_messages_about_a_site_give_its_name(caplog, monkeypatch, capsys):
         run.failure == "round 2: none of the 4 replies could be used, the run stops (site aachen: no reply)"
     )
     (warning,) = left_out(run.rounds, setup.partition.sizes, True, run.sites)[-1:]
-    assert warning.startswith("warning: no reply of site jena was used")
+    assert warning.startswith("no reply of site jena was used")
     slept = []
     monkeypatch.setattr(server_app.time, "sleep", slept.append)
     monkeypatch.setattr(server_app.time, "monotonic", lambda: math.fsum(slept))

@@ -35,7 +35,7 @@ from twinflower.problems.topologies import TOPOLOGIES, adjacency, make_graph, sp
 from twinflower.settings import settings_of
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.privacy import spent
-from twinflower.simulation.runs.run import own_columns
+from twinflower.simulation.runs.run import Run, own_columns
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -667,7 +667,7 @@ def test_one_message_of_2d_numbers_down_and_d_up():
 def test_watch_and_reference_columns():
     setup = networked(rounds=1)
     server = setup.algorithm.init_server(setup.start, 6, np.array(0, np.uint64))
-    told = own_columns(setup, server)
+    told = own_columns(Run(setup=setup, runtime="inprocess"), server)
     assert told["node_error"] == pytest.approx(1.0)
     assert told["alive"] == 6
 

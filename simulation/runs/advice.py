@@ -1,16 +1,15 @@
 """What a user should know before a run: forecasts, properties of the graph, and warnings."""
 
 import math
-from typing import Any
 
 import numpy as np
 
 from twinflower.algorithms.local import LocalMethod
-from twinflower.arrays import Index, Labels
+from twinflower.arrays import Labels
 from twinflower.data.sets import OWN, Data
 from twinflower.known_objectives import SURVIVAL
 from twinflower.privacy.plan import Plan
-from twinflower.problems.batches import LocalSchedule, Workload
+from twinflower.problems.batches import Workload
 from twinflower.problems.discrete_cox import DiscreteCox
 from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
 from twinflower.problems.regularisers import Ball, Box, OnPart, Support, Zero
@@ -33,8 +32,7 @@ def outlook(setup: PreparedRun) -> list[tuple[str, str]]:
     """
     if setup.plan is None:
         return []
-    run = setup.plan, setup.method, setup.schedule, setup.partition.sizes
-    advice = uncoupled(*run) + small_sites(*run)
+    advice = _uncoupled(setup, setup.plan) + _small_sites(setup, setup.plan)
     advice += [text for query in setup.queries for text in query.advice()]
     if setup.plan.provable:
         advice += large_delta(setup.plan.delta, setup.partition.sizes.tolist(), setup.plan.unit)
@@ -49,6 +47,11 @@ def _expected(setup: PreparedRun, plan: Plan) -> list[tuple[str, str]]:
     )
     workload = setup.schedule.workload(int(setup.partition.sizes.min()))
     return setup.method.forecast(plan.bounds, float(plan.multipliers.max()), workload, setup.start, away)
+
+
+def warned(setup: PreparedRun) -> list[str]:
+    """The warnings of `outlook`."""
+    return [text for key, text in outlook(setup) if key == "warning"]
 
 
 def graph(setup: PreparedRun) -> list[tuple[str, str]]:
@@ -70,22 +73,22 @@ def warnings(setup: PreparedRun) -> list[str]:
         *_unfinished(setup),
         *_people(setup),
         *_random_strata(setup),
-        *(f"warning: {text}" for text in setup.method.beyond_theory()),
-        *(f"warning: {text}" for key, text in outlook(setup) if key == "warning"),
+        *setup.method.beyond_theory(),
+        *warned(setup),
     ]
 
 
 def _flat_start(setup: PreparedRun) -> list[str]:
     """A warning if the penalty is strong enough to make x = 0 stationary and the run starts there."""
-    starts = setup.config.regulariser.intercept and not setup.start.any() and setup.central.has_rows
-    weight = _weight_at_zero(setup.config) if starts else {}
-    slope = setup.central.slope_at_zero if weight else 0.0
+    key, weight = l1_weight(setup.config)
+    at_zero = setup.config.regulariser.intercept and not setup.start.any() and setup.central.has_rows
+    slope = setup.central.slope_at_zero if weight and at_zero else 0.0
+    if not weight >= slope > 0:
+        return []
     size = "" if setup.plan else f", {slope:.3g}"  # an exact function of the records
     return [
-        f"warning: {key} = {value:g} is no less than the largest slope at 0{size}: so x = 0 is stationary "
-        "and the model may stay exactly zero"
-        for key, value in weight.items()
-        if value >= slope > 0
+        f"{key} = {weight:g} is no less than the largest slope at 0{size}: so x = 0 is stationary and the model may "
+        "stay exactly zero"
     ]
 
 
@@ -96,7 +99,7 @@ def _doubled(setup: PreparedRun) -> list[str]:
     if not setup.method.doubles_regulariser or isinstance(inner, Zero | Box | Ball | Support):
         return []
     return [
-        f"warning: {setup.method.name} applies the regulariser at the clients and at the server, so the run ends near "
+        f"{setup.method.name} applies the regulariser at the clients and at the server, so the run ends near "
         "the optimum for twice its weight: halve the weight to compare with other methods"
     ]
 
@@ -107,9 +110,7 @@ def _scaled_columns(setup: PreparedRun) -> list[str]:
     scaled = "standardise" if isinstance(data, Data) and data.standardise else f"data {data.name}"
     if setup.plan is None or not setup.plan.provable or not setup.dataset.standardised:
         return []
-    return [
-        f"warning: {scaled} divides columns by statistics of all rows, which the guarantee does not cover"
-    ]
+    return [f"{scaled} divides columns by statistics of all rows, which the guarantee does not cover"]
 
 
 def _one_class(setup: PreparedRun) -> list[str]:
@@ -118,7 +119,7 @@ def _one_class(setup: PreparedRun) -> list[str]:
     if setup.config.data.name == OWN or not data.num_classes or len(np.unique(data.labels)) > 1:
         return []
     return [
-        f"warning: all rows to train on have the class {data.class_names[data.labels[0]]!r}, so there is nothing to "
+        f"all rows to train on have the class {data.class_names[data.labels[0]]!r}, so there is nothing to "
         "learn: check the label's column"
     ]
 
@@ -144,7 +145,7 @@ def _unfinished(setup: PreparedRun) -> list[str]:
     at_risk, events = objective.loss.histories(np.concatenate(known))
     unfinished = ~(at_risk & ~events).any(0)
     return [
-        f"warning: nobody was observed without the event until {end:g}, so the baseline before that cannot be "
+        f"nobody was observed without the event until {end:g}, so the baseline before that cannot be "
         "estimated: choose objective.intervals that end earlier"
         for end in objective.loss.ends[unfinished][:1]
     ]
@@ -155,12 +156,9 @@ def _no_events(setup: PreparedRun) -> list[str]:
     known = _labels_of_survival(setup)
     without = [client for client, labels in enumerate(known) if not unsigned(labels)[1].any()]
     if known and len(without) == len(known):
-        return [
-            "warning: everybody is censored, so the model cannot be estimated: check the column of the event"
-        ]
-    return [
-        f"warning: nobody had the event at client {', '.join(map(str, without))}: check the column of the event"
-    ] * bool(without)
+        return ["everybody is censored, so the model cannot be estimated: check the column of the event"]
+    named = ", ".join(map(str, without))
+    return [f"nobody had the event at client {named}: check the column of the event"] * bool(without)
 
 
 def _random_strata(setup: PreparedRun) -> list[str]:
@@ -170,7 +168,7 @@ def _random_strata(setup: PreparedRun) -> list[str]:
     if not stratified or data.schema is None or data.sites or data.name == OWN or config.clients.count == 1:
         return []
     return [
-        f"warning: the strata, or sites, are {config.clients.count} random parts of one table: set clients.count = 1 "
+        f"the strata, or sites, are {config.clients.count} random parts of one table: set clients.count = 1 "
         "for a single one, or data.site-column to the column that names the sites"
     ]
 
@@ -181,33 +179,28 @@ def _people(setup: PreparedRun) -> list[str]:
     if setup.plan is None or schema is None or not schema.group or setup.plan.unit.rows != 1:
         return []
     return [
-        f"warning: the schema has a group column, '{schema.group}', and the guarantee protects single records: set "
+        f"the schema has a group column, '{schema.group}', and the guarantee protects single records: set "
         "privacy.protects = group and privacy.group-size"
     ]
 
 
-def _weight_at_zero(config: Config) -> dict[str, float]:
-    """The key and the weight of an l1 penalty, which has a kink at 0 in every entry; empty for other penalties."""
+def l1_weight(config: Config) -> tuple[str, float]:
+    """The key and the weight of an l1 penalty, which has a kink at 0 in every entry; no key and 0 for other ones."""
     h = config.regulariser
     if isinstance(h, L1AndL2):
-        return {"regulariser.l1": h.l1}
-    return {"regulariser.weight": h.weight} if isinstance(h, L1Norm | L1NormInBox) else {}
+        return "regulariser.l1", h.l1
+    return ("regulariser.weight", h.weight) if isinstance(h, L1Norm | L1NormInBox) else ("", 0.0)
 
 
-def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
+def _uncoupled(setup: PreparedRun, plan: Plan) -> list[str]:
     """Advice for a run with several local steps whose sensitivity comes from the norm bound; empty if none applies."""
-    workload = max((schedule.workload(int(m)) for m in sizes), key=lambda workload: workload.steps)
-    if (
-        plan.mode != "public-state"
-        or not isinstance(algorithm, LocalMethod)
-        or algorithm.sensitivity != "coupled"
-    ):
+    method, workloads = setup.method, setup.schedule.workloads(setup.partition.sizes)
+    if plan.mode != "public-state" or not isinstance(method, LocalMethod) or method.sensitivity != "coupled":
         return []
+    workload = max(workloads, key=lambda workload: workload.steps)
     if workload.steps == 1 or math.isfinite(plan.bounds.curvature):
         return []
-    now, one = (
-        algorithm.release(plan.bounds, p, 1).sensitivity for p in (workload, workload._replace(steps=1))
-    )
+    now, one = (method.release(plan.bounds, p, 1).sensitivity for p in (workload, workload._replace(steps=1)))
     return [
         "this loss has no public curvature (a network, a kink, or clipped slopes of several scores), so the bound that "
         f"falls with the number of rows holds for one local step only: local.max-steps = 1 has sensitivity {one:.3g} "
@@ -215,16 +208,17 @@ def uncoupled(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index)
     ]
 
 
-def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Index) -> list[str]:
+def _small_sites(setup: PreparedRun, plan: Plan) -> list[str]:
     """Advice for a run whose mean over the clients has much more noise than a mean over all rows would have, because of
     clients with few rows; empty if none applies.
 
     A client's noise is proportional to 1 / its number of rows. The mean over the clients gives it the same weight as
     any other; in the mean over all rows its weight is proportional to that number.
     """
-    if algorithm.info.sizes or not isinstance(algorithm, LocalMethod):
+    method, sizes = setup.method, setup.partition.sizes
+    if method.info.sizes or not isinstance(method, LocalMethod):
         return []
-    spreads = np.array([_spread(plan, algorithm, schedule.workload(int(m))) for m in sizes])
+    spreads = np.array([_spread(plan, method, workload) for workload in setup.schedule.workloads(sizes)])
     if isinstance(plan, SumPlan):  # all sites have the noise of the one whose records move the sum most
         noise, by_rows = spreads.max(), (sizes / sizes.mean() * spreads).max()
     else:
@@ -239,7 +233,7 @@ def small_sites(plan: Plan, algorithm: Any, schedule: LocalSchedule, sizes: Inde
     ]
 
 
-def _spread(plan: Plan, algorithm: LocalMethod, workload: Workload) -> float:
+def _spread(plan: Plan, method: LocalMethod, workload: Workload) -> float:
     """The standard deviation of the noise in a round's end point, up to a factor that all clients share."""
     noises = workload.steps if plan.mode == "gradient" else 1
-    return algorithm.release(plan.bounds, workload, 1).spread * math.sqrt(noises)
+    return method.release(plan.bounds, workload, 1).spread * math.sqrt(noises)

@@ -72,7 +72,7 @@ def left_out(rounds: Sequence[Round], sizes: Index, deployed: bool, sites: Seque
         texts.append(
             f"no reply of {_named(never, sites)} was used: the model is without {share:.0%} of the rows"
         )
-    return [f"warning: {text}" for text in texts[-_MOST_NAMED:]]
+    return texts[-_MOST_NAMED:]
 
 
 def unreleased(clients: Sequence[int], session: str, sites: Sequence[str] = ()) -> list[str]:
@@ -80,7 +80,7 @@ def unreleased(clients: Sequence[int], session: str, sites: Sequence[str] = ()) 
     if not clients:
         return []
     return [
-        f"warning: {_named(clients, sites)} did not hear that the run has ended, and may keep the budget that it "
+        f"{_named(clients, sites)} did not hear that the run has ended, and may keep the budget that it "
         f"reserved; to give that up, at the site: twinflower ledger STATE-DIR --give-up {session}"
     ]
 
@@ -120,9 +120,9 @@ def risen(rows: list[dict[str, Any]], private: bool) -> list[str]:
     first, last = (rows[place]["objective"] if rows else 0.0 for place in (0, -1))
     if private and 0 < first < last < np.inf:
         return [
-            f"warning: the objective ends above its start ({first:.3g} before round 1, {last:.3g} after "
+            f"the objective ends above its start ({first:.3g} before round 1, {last:.3g} after "
             f"{rows[-1]['round']} rounds): use more rows, a larger epsilon, fewer rounds or smaller steps"
         ]
     if not 0 < _RISE * first < last < np.inf:
         return []
-    return [f"warning: the objective rose from {first:.3g} to {last:.3g}: lower step-size"]
+    return [f"the objective rose from {first:.3g} to {last:.3g}: lower step-size"]

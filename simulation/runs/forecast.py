@@ -13,12 +13,12 @@ from twinflower.models.information import MOST_PARAMETERS
 from twinflower.privacy import best_guess, detection, gdp_epsilon
 from twinflower.privacy.correlated import noise_in_sums
 from twinflower.privacy.plan import Plan
-from twinflower.problems.penalties import L1AndL2, L1Norm, L1NormInBox
+from twinflower.privacy.release import Release
 from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
 
 from ..settings import Config
-from .advice import outlook
+from .advice import l1_weight, warned
 from .method import derived_step
 from .privacy import spent
 from .setup import PreparedRun
@@ -68,26 +68,19 @@ def _sigmas(setup: PreparedRun) -> Iterator[tuple[int, Index, Array]]:
 
 def _spread(setup: PreparedRun, client: int, round_: int) -> float:
     """sigma / noise multiplier of a client's release, which depends on its number of rows and of neighbours."""
+    return _release(setup, client, round_).spread * setup.algorithm.sensitivity_ratio(client, round_)
+
+
+def _release(setup: PreparedRun, client: int, round_: int) -> Release:
     workload = setup.schedule.workload(int(setup.partition.sizes[client]))
-    release = setup.algorithm.release(cast(Plan, setup.plan).bounds, workload, round_)
-    return release.spread * setup.algorithm.sensitivity_ratio(client, round_)
+    return setup.algorithm.release(cast(Plan, setup.plan).bounds, workload, round_)
 
 
 def _used(setup: PreparedRun, round_: int, client: int) -> Used:
-    plan = cast(Plan, setup.plan)
-    multiplier = float(plan.multipliers[client])
-    release = setup.algorithm.release(
-        plan.bounds, setup.schedule.workload(int(setup.partition.sizes[client])), round_
-    )
-    stake = setup.algorithm.sensitivity_ratio(client, round_)
-    return Used(
-        round_,
-        client,
-        multiplier,
-        release.sensitivity * stake,
-        release.weight,
-        multiplier * release.spread * stake,
-    )
+    release, ratio = _release(setup, client, round_), setup.algorithm.sensitivity_ratio(client, round_)
+    multiplier = float(cast(Plan, setup.plan).multipliers[client])
+    sigma = multiplier * release.spread * ratio
+    return Used(round_, client, multiplier, release.sensitivity * ratio, release.weight, sigma)
 
 
 def noise_rows(setup: PreparedRun) -> list[tuple[str, ...]]:
@@ -107,7 +100,7 @@ def forecast(setup: PreparedRun) -> list[tuple[str, str]]:
     if plan is None:
         return [("guarantee", _SUMS_ONLY if setup.config.privacy.exact_sums else _NO_NOISE)]
     sizes = setup.partition.sizes
-    workloads = [setup.schedule.workload(int(m)) for m in (sizes.min(), sizes.max())]
+    workloads = setup.schedule.workloads([sizes.min(), sizes.max()])
     rows = [
         ("mode", plan.mode),
         ("what is protected", f"{plan.unit.records}, for each client"),
@@ -165,8 +158,7 @@ def _newton(setup: PreparedRun, plan: Plan) -> list[tuple[str, str]]:
 
 def beside_l1(setup: PreparedRun) -> list[tuple[str, str]]:
     """The noise of a mean gradient beside the weight of l1, as (name, text) rows; none without both, or with sums."""
-    h, noise = setup.config.regulariser, mean_gradient_noise(setup)
-    weight = h.l1 if isinstance(h, L1AndL2) else h.weight if isinstance(h, L1Norm | L1NormInBox) else 0.0
+    (_, weight), noise = l1_weight(setup.config), mean_gradient_noise(setup)
     if not (weight and noise):
         return []
     sigma0 = noise / math.sqrt(setup.config.rounds)
@@ -191,7 +183,7 @@ def mean_gradient_noise(setup: PreparedRun) -> float:
     ):
         return 0.0
     sizes, clients = setup.partition.sizes, setup.config.asked(1)
-    workloads = [setup.schedule.workload(int(size)) for size in sizes[clients]]
+    workloads = setup.schedule.workloads(sizes[clients])
     moved = np.array([method.release(plan.bounds, workload, 1).sensitivity for workload in workloads])
     steps = np.array([workload.steps for workload in workloads])
     units = (
@@ -306,7 +298,7 @@ def _remarks(setup: PreparedRun) -> list[str]:
     caveat = [setup.plan.caveat] if setup.plan and setup.plan.caveat else []
     window = beside_l1(setup)
     beside = ["; ".join(f"{key} {text}" for key, text in window[:-1]), window[-1][1]] if window else []
-    return [*caveat, *beside, *(f"warning: {text}" for key, text in outlook(setup) if key == "warning")]
+    return [*caveat, *beside, *(f"warning: {text}" for text in warned(setup))]
 
 
 def _names(labels: list[str]) -> str:

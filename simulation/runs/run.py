@@ -191,21 +191,12 @@ class Run(Training):
 
     def warnings(self) -> list[str]:
         """Warnings about settings that are probably not intended, clients left out, and an objective that rose."""
-        absent = [f"warning: there are no standard errors: {self.missing}"] if self.missing else []
-        absent += [f"warning: {text}" for text in [self.undetermined] if text]
-        stopped = [f"warning: {self.early}"] if self.stop and self.stop.warns else []
+        stopped = [self.early] if self.stop and self.stop.warns else []
         missed = left_out(self.rounds, self.setup.partition.sizes, self.runtime == "deployment", self.sites)
         missed += unreleased(self.unreleased, self.session, self.sites)
-        return [*warnings(self.setup), *stopped, *_cut_off(self), *missed, *self.risen, *absent]
-
-    @property
-    def undetermined(self) -> str:
-        """A sentence that names the coefficients of the trained model that exact sums do not determine, if any; empty
-        for an estimator's rows, whose columns it knows."""
-        if self.model is None or self.information is None or self.setup.config.data.name == ARRAYS:
-            return ""
-        known = trained_model(self.setup, self.model, None, self.information)
-        return undetermined(known) if known else ""
+        absent = [f"there are no standard errors: {self.missing}"] if self.missing else []
+        texts = [*warnings(self.setup), *stopped, *_cut_off(self), *missed, *self.risen, *absent]
+        return [f"warning: {text}" for text in [*texts, *_undetermined(self)]]
 
     @property
     def risen(self) -> list[str]:
@@ -269,13 +260,22 @@ def _so_far(run: Run, plan: Plan) -> Plan:
     return plan if run.met else replace(plan, releases=plan.releases.without(COUNTS, EVALUATION))
 
 
+def _undetermined(run: Run) -> list[str]:
+    """A sentence that names the coefficients of the trained model that exact sums do not determine, if any; none for an
+    estimator's rows, whose columns it knows."""
+    if run.model is None or run.information is None or run.setup.config.data.name == ARRAYS:
+        return []
+    known = trained_model(run.setup, run.model, None, run.information)
+    return [text] if known and (text := undetermined(known)) else []
+
+
 def _cut_off(run: Run) -> list[str]:
     """A warning about a method that ends when it has converged, and had no round left for that."""
     method = run.setup.method
     if run.model is None or run.stop or run.setup.plan or not method.ends_early:
         return []
     path = " and there is no path" if isinstance(method, NewtonPath) else ""
-    return [f"warning: {method.name} has not converged after {run.round} rounds{path}: raise rounds"]
+    return [f"{method.name} has not converged after {run.round} rounds{path}: raise rounds"]
 
 
 def _satisfied(run: Run, metrics: dict[str, Any]) -> bool | None:
@@ -300,28 +300,24 @@ def _site_scores(run: Run) -> list[float | None] | None:
     return [finite(float(setup.objective.score(own, setup.shards.rows(i)))) for i, own in enumerate(models)]
 
 
-def own_columns(setup: PreparedRun, server: Any, seed: int | None = None) -> dict[str, float]:
-    """The method's own server and model metrics, and the distances of the clients' points to each other and to x*.
+def own_columns(run: Run, server: Any) -> dict[str, float]:
+    """The method's own metrics of a server state and its model, and the distances of the clients' points to each other
+    and to x*.
 
     consensus: mean_i ||xbar - x_i||^2, xbar the mean of the x_i. With `evaluation.reference = true`, where x* is the
     optimum over all rows: distance, ||xbar - x*||^2 / ||x*||^2 (with the server's model in place of xbar if the x_i are
     unknown); optimality, which is consensus + distance (Zhang 2023); and node_error, mean_i ||x_i - x*||^2 / ||x*||^2.
-    seed: index of the run among a cohort's stacked seeds.
     """
-
-    def of_seed(array: Array) -> Array:
-        return np.asarray(array if seed is None else array[seed])
-
-    algorithm, server = setup.method, setup.own(server)
-    metrics = algorithm.server_metrics(server)
-    row = {name: float(of_seed(value)) for name, value in metrics.items()}
-    points = algorithm.client_models(server)
-    x = of_seed(algorithm.model(server)).astype(np.float64, copy=False)
+    setup, algorithm = run.setup, run.setup.method
+    server = setup.own(server)
+    row = {name: float(run.of_seed(value)) for name, value in algorithm.server_metrics(server).items()}
+    model, points = run.of_seed(algorithm.model(server)), algorithm.client_models(server)
+    x = model.astype(np.float64, copy=False)
     if points is not None:
-        points = of_seed(points).astype(np.float64, copy=False)
+        points = run.of_seed(points).astype(np.float64, copy=False)
         x = points.mean(0)
         row["consensus"] = float(((points - x) ** 2).sum(-1).mean())
-    row |= setup.central.assess(of_seed(algorithm.model(server)))
+    row |= setup.central.assess(model)
     if setup.config.evaluation.reference:
         best = setup.central.optimum
         size = float(best @ best)

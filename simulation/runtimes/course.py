@@ -115,7 +115,7 @@ def _evaluate(run: Run, so_far: dict[str, Any], server: Any, columns: Mapping[st
     """Add a row for the server state after a round, while the next one may be running."""
     with np.errstate(all="ignore"):  # of this thread
         x = run.of_seed(run.setup.algorithm.model(server))
-        run.add(so_far, x, {**own_columns(run.setup, server, run.seed_index), **columns})
+        run.add(so_far, x, {**own_columns(run, server), **columns})
 
 
 @dataclass(frozen=True)

@@ -49,34 +49,6 @@ def evaluation(setup: PreparedRun, wants: Callable[[int], bool]) -> SiteEvaluati
     return SiteEvaluation()
 
 
-def agreement(setup: PreparedRun, keep: Callable[[Array, Index], None]) -> Agreement | None:
-    """The request for the counts by messages, None if there are none; keep: called with all counts and clients."""
-    first = setup.first
-    if first is None:
-        return None
-
-    def content(counts: Array, clients: Index) -> bytes:
-        keep(counts, clients)
-        return first.content(counts, clients)
-
-    return Agreement(first.entries, content)
-
-
-def last_answers(setup: PreparedRun, strategy: StarStrategy, x: Array) -> tuple[dict[str, Any], list[str]]:
-    """What all clients answer about the final model x (d,), by the name of the question, and a sentence for each
-    question that a client does not answer."""
-    stamp, private = strategy.training.stamp(setup.config.rounds), setup.plan is not None
-    found: dict[str, Any] = {}
-    missing: list[str] = []
-    for query in setup.model_queries:
-        if not query.kind.default:
-            found[query.name], why = query.of_rounds(strategy.server), ""
-            if found[query.name] is None:
-                found[query.name], why = collect(strategy.exchange, query.question, x, stamp, private)
-            missing += filter(None, [why])
-    return found, missing
-
-
 def run_strategy(
     setup: PreparedRun,
     grid: Grid,
@@ -104,12 +76,15 @@ class _Messages:
     def strategy(self) -> StarStrategy:
         """The strategy; it is made when the run goes on, with what the clients had agreed on before."""
         setup, deployed = self.run.setup, self.run.runtime == "deployment"
-        return strategy_of(setup, deployed, evaluation(setup, self.run.wants), agreement(setup, self._agree))
+        agreement = Agreement(setup.first.entries, self._agree) if setup.first else None
+        return strategy_of(setup, deployed, evaluation(setup, self.run.wants), agreement)
 
-    def _agree(self, counts: Array, clients: Index) -> None:
-        """Evaluate from now on with what follows from these clients' counts before round 1."""
-        assert self.run.setup.first
-        self.run.setup = self.run.setup.first.agreed(counts, clients)
+    def _agree(self, counts: Array, clients: Index) -> bytes:
+        """What all clients get to know of these clients' counts before round 1; evaluate with it from now on."""
+        first = self.run.setup.first
+        assert first
+        self.run.setup = first.agreed(counts, clients)
+        return first.content(counts, clients)
 
     def initial_client(self) -> None:
         """See `Driver`."""
@@ -135,8 +110,18 @@ class _Messages:
         return {sites.question.name: sites.found} if sites.evaluates(round_) else {}
 
     def last_answers(self, run: Run) -> tuple[dict[str, Any], list[str]]:
-        """See `Driver`."""
-        return last_answers(run.setup, self.strategy, run.x)
+        """See `Driver`; a question without an answer comes with a sentence."""
+        stamp, private = run.stamp(run.setup.config.rounds), run.setup.plan is not None
+        found: dict[str, Any] = {}
+        missing: list[str] = []
+        for query in run.setup.model_queries:
+            if not query.kind.default:
+                answer, why = query.of_rounds(run.server), ""
+                if answer is None:
+                    answer, why = collect(self.strategy.exchange, query.question, run.x, stamp, private)
+                found[query.name] = answer
+                missing += filter(None, [why])
+        return found, missing
 
     def close(self) -> None:
         """See `Driver`."""
