@@ -20,7 +20,7 @@ from twinflower.models.survival_model import TrainedSurvival
 from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective, interval_ends
 from twinflower.survival_labels import signed, unsigned
 
-from .estimator_inputs import PerRow, is_table, unused
+from .estimator_inputs import is_table, unused
 from .estimator_parameters import Size
 from .estimators import Federated
 
@@ -66,8 +66,8 @@ class FederatedCoxRegressor(Federated):
             require(bool((y > 0).any()), "y must have an event; everybody is censored")
             _check_unit(*unsigned(y), interval_ends(self.intervals) or [])
         event = unused(list(X) if is_table(X) else (), "event")
-        own = PerRow(sites, groups, sample_weight)
-        return self._train(X, y, own, {"times": self._span(), "event": event})  # type: ignore[no-any-return]
+        label = {"times": self._span(), "event": event}
+        return self._train(X, y, sites, groups, sample_weight, label)  # type: ignore[no-any-return]
 
     def _span(self) -> list[float]:
         """The range of times that training distinguishes, from the intervals alone."""

@@ -6,7 +6,7 @@ texts, missing values and private ranges mean the same in both.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,21 @@ def table(X: Any) -> dict[str, NDArray[Any]]:
     return columns
 
 
-def not_numbers(X: Any) -> str:
+def validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, NDArray[Any]]:
+    """X (rows, columns) and y after scikit-learn's validation; SettingError for a table whose columns are no numbers."""
+    try:
+        return validate_data(estimator, X, y, dtype=np.float64, **options)  # type: ignore[no-any-return]
+    except (ValueError, TypeError) as error:
+        if not is_table(X):
+            raise
+        raise SettingError(
+            f"{_not_numbers(X)}{str(error).splitlines()[0].rstrip('.')}: columns of texts need "
+            'categories={column: [...]}, missing values need missing="zero" or "indicator", and dates must be made '
+            "numbers first"
+        ) from None
+
+
+def _not_numbers(X: Any) -> str:
     """The beginning of a message that names the columns of a table that do not hold numbers; empty if all do."""
     found = [name for name in X if np.asarray(X[name]).dtype.kind not in "biuf"]
     return f"X has columns that do not hold numbers ({', '.join(map(str, found))}): " if found else ""
@@ -257,14 +271,6 @@ def check_ranges(ranges: Any, private: bool) -> None:
 
 
 # -------------------------------------------------------------------------- sites, groups and weights
-
-
-class PerRow(NamedTuple):
-    """The arguments of `fit` with an entry for every row, None for those that are not given."""
-
-    sites: Any
-    groups: Any
-    weights: Any
 
 
 def centred(y: Array, public: Any, private: bool) -> tuple[float, float]:

@@ -38,22 +38,20 @@ from twinflower.settings import check_choice, settings_of
 
 from .estimator_inputs import (
     Columns,
-    PerRow,
     array_inputs,
     by_site,
     centred,
     check_ranges,
     counted,
     dense,
-    is_table,
     limited,
-    not_numbers,
     numbered,
     plain,
     scaled_by,
     table,
     unscaled,
     validate_data,
+    validated,
     weighted,
 )
 from .estimator_parameters import Nested, Size, check_parameters, default_algorithm, mode_of, run_config
@@ -98,49 +96,35 @@ class Federated(Nested):  # type: ignore[misc]
     def _private(self) -> bool:
         return self.epsilon is not None
 
-    @property
-    def _by_column(self) -> bool:
-        """Whether the parameters describe the columns of X by their names."""
-        described = isinstance(self.ranges, Mapping), self.categories is not None, self.missing != REFUSE
-        return any(described) or bool(self.terms)
-
     def _checked(self, X: Any, y: Any, **options: Any) -> tuple[Any, NDArray[Any]]:
         """X, an array or a table, and y, after scikit-learn's validation."""
         check_parameters(self)
         check_ranges(self.ranges, self._private)
+        by_column = isinstance(self.ranges, Mapping) or self.categories is not None or self.missing != REFUSE
         X = dense(X)  # before the next line, because some sparse matrices are dictionaries
-        if not (self._by_column or isinstance(X, Mapping)):
-            return self._checked_array(X, y, **options)
+        if not (by_column or self.terms or isinstance(X, Mapping)):
+            return validated(self, X, y, **options)
         X = table(X)
         self.feature_names_in_ = np.array(list(X), dtype=object)
         self.n_features_in_ = len(X)
         rows = len(next(iter(X.values())))
         return X, check_X_y(np.zeros((rows, 1)), y, **options)[1]
 
-    def _checked_array(self, X: Any, y: Any, **options: Any) -> tuple[Array, NDArray[Any]]:
-        try:
-            return validate_data(self, X, y, dtype=np.float64, **options)  # type: ignore[no-any-return]
-        except (ValueError, TypeError) as error:
-            if not is_table(X):
-                raise
-            raise SettingError(
-                f"{not_numbers(X)}{str(error).splitlines()[0].rstrip('.')}: columns of texts need "
-                'categories={column: [...]}, missing values need missing="zero" or "indicator", and dates must be '
-                "made numbers first"
-            ) from None
-
-    def _train(self, X: Any, y: NDArray[Any], own: PerRow, label: Mapping[str, Any], **trains: Any) -> Any:
+    def _train(
+        self, X: Any, y: NDArray[Any], sites: Any, groups: Any, sample_weight: Any, label: Mapping[str, Any],
+        **trains: Any,
+    ) -> Any:  # fmt: skip
         """Train and set the fitted attributes; RunError if the run fails.
 
-        y: classes, signed times, or numbers, scaled so that their range is [-1, 1]. own: the arguments of `fit` about
-        single rows. label: the classes or the range of y, as in the file of a schema. trains: fields of the model.
+        y: classes, signed times, or numbers, scaled so that their range is [-1, 1]. sites, groups, sample_weight: as in
+        `fit`. label: the classes or the range of y, as in the file of a schema. trains: fields of the model.
         """
         rows = len(y)
-        weights, public = weighted(own.weights, rows, self.weight_range, self._private)
+        weights, public = weighted(sample_weight, rows, self.weight_range, self._private)
         inputs, seed = self._inputs(X, label), int(check_random_state(self.random_state).randint(2**31 - 1))
-        y, outside = limited(y, "range" in label, own.weights, weights, inputs.names)
-        groups = numbered(own.groups, rows, self._private, self.group_size)
-        order, sizes = by_site(own.sites, rows, self.num_sites, seed, groups)
+        y, outside = limited(y, "range" in label, sample_weight, weights, inputs.names)
+        groups = numbered(groups, rows, self._private, self.group_size)
+        order, sizes = by_site(sites, rows, self.num_sites, seed, groups)
         raw = unscaled(X, inputs)
         if raw and not self._private:
             inputs, raw = scaled_by(inputs, counted(raw.values)), None
@@ -157,12 +141,12 @@ class Federated(Nested):  # type: ignore[misc]
         default = default_algorithm(objective, self.settings or {}, self._private, entries)
         keys = self._keys(self.algorithm or default, objective, self._size(data), seed)
         setup = prepare_rows(run_config(keys, self.settings or {}), data)
-        (result,) = cohort.train([setup], self._progress(setup))
+        (result,) = cohort.train([setup], _printed(setup) if self.verbose else None)
         if result.model is None:
             raise RunError(result.failure)
         if result.setup.ranges:
             inputs = scaled_by(inputs, [own for _, own in result.setup.ranges])
-        self._warn(result, result.model)
+        _warn(type(self).__name__, result, result.model)
         made = origin(setup.config, result.privacy())  # no seed: with it anybody could remove the noise
         self.privacy_, self.history_, self.warnings_ = result.privacy(), result.rows, result.warnings()
         self.model_ = trained(
@@ -171,25 +155,6 @@ class Federated(Nested):  # type: ignore[misc]
         )  # fmt: skip
         self.warnings_ += [f"warning: {text}" for text in [undetermined(self.model_)] if text]
         return self
-
-    def _warn(self, run: Run, x: Array) -> None:
-        """Warn, as scikit-learn does, of a model that has not converged, or is no better than the start."""
-        for text in run.risen:
-            warnings.warn(f"{type(self).__name__}: {text}", stacklevel=4)
-        if run.stop:
-            if run.stop.warns:
-                self._warns(f"{run.early}. A penalty gives it an optimum")
-            return
-        apart = distance(run.setup, x)
-        if apart is not None and not apart <= CONVERGED:
-            self._warns(
-                f"has not converged in {run.round} rounds: its scores are up to {apart:.2g} standard errors from those "
-                f"at the optimum; {CONVERGED:g} is converged. Raise rounds; else the optimum may need a penalty"
-            )
-
-    def _warns(self, text: str) -> None:
-        advice = f"{type(self).__name__} {text}, settings={{'objective.l2': 0.01}}"
-        warnings.warn(advice, ConvergenceWarning, stacklevel=5)
 
     def _inputs(self, X: Any, label: Mapping[str, Any]) -> Inputs:
         """How the rows become features; with private ranges, before these are found."""
@@ -203,10 +168,6 @@ class Federated(Nested):  # type: ignore[misc]
     def _row_norm(self) -> float:
         """The largest norm of a row, 0 without a limit."""
         return float(self.row_norm if self.row_norm is not None else self._private)
-
-    def _progress(self, setup: PreparedRun) -> Progress | None:
-        """Prints evaluated rounds if `verbose`."""
-        return (lambda row: print(row_line(row, score(setup.config)), flush=True)) if self.verbose else None
 
     @property
     def _fitted(self) -> Any:
@@ -279,6 +240,33 @@ class Federated(Nested):  # type: ignore[misc]
         return min(loss.curvature_bound, 1.0) * squares
 
 
+def _printed(setup: PreparedRun) -> Progress:
+    """Prints evaluated rounds."""
+    return lambda row: print(row_line(row, score(setup.config)), flush=True)
+
+
+def _warn(estimator: str, run: Run, x: Array) -> None:
+    """Warn, as scikit-learn does, of a model that has not converged, or is no better than the start."""
+    for text in run.risen:
+        warnings.warn(f"{estimator}: {text}", stacklevel=4)
+    if text := _unconverged(run, x):
+        advice = f"{estimator} {text}, settings={{'objective.l2': 0.01}}"
+        warnings.warn(advice, ConvergenceWarning, stacklevel=4)
+
+
+def _unconverged(run: Run, x: Array) -> str:
+    """Why the point x (d,) is not the optimum, and what to do; empty if it is, or if that is not known."""
+    if run.stop:
+        return f"{run.early}. A penalty gives it an optimum" if run.stop.warns else ""
+    apart = distance(run.setup, x)
+    if apart is None or apart <= CONVERGED:
+        return ""
+    return (
+        f"has not converged in {run.round} rounds: its scores are up to {apart:.2g} standard errors from those at the "
+        f"optimum; {CONVERGED:g} is converged. Raise rounds; else the optimum may need a penalty"
+    )
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
 class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
     """A classifier trained over sites that do not share their rows.
@@ -338,9 +326,9 @@ class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
             raise SettingError(
                 f"there must be at least two classes; y has one class, {plain(self.classes_[0])!r}"
             )
-        names = self.classes_.tolist()
-        own = PerRow(sites, groups, sample_weight)
-        return self._train(X, codes.astype(np.int64), own, {"classes": names}, classes=tuple(names))  # type: ignore[no-any-return]
+        names, codes = self.classes_.tolist(), codes.astype(np.int64)
+        label = {"classes": names}
+        return self._train(X, codes, sites, groups, sample_weight, label, classes=tuple(names))  # type: ignore[no-any-return]
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or ("logistic" if num_classes == 2 else "softmax")
@@ -380,8 +368,7 @@ class FederatedRegressor(RegressorMixin, Federated):  # type: ignore[misc]
         middle, half = centred(y := y.astype(np.float64), self.target_range, self._private)
         label = {"range": [middle - half, middle + half]}
         scaled = (y - middle) / half
-        own = PerRow(sites, groups, sample_weight)
-        return self._train(X, scaled, own, label, middle=middle, half=half)  # type: ignore[no-any-return]
+        return self._train(X, scaled, sites, groups, sample_weight, label, middle=middle, half=half)  # type: ignore[no-any-return]
 
     def _objective(self, num_classes: int) -> str:
         return self.objective or ("huber" if self._private else "least-squares")

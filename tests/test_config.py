@@ -531,11 +531,11 @@ def test_no_more_clients_a_round_than_there_are():
         parse({"count": 4, "per-round": 5})
     with pytest.raises(SettingError, match=text):
         parse({"per-round": 5}).with_clients(4)  # decided by the number of Flower's nodes
-    assert parse({"per-round": 4}).with_clients(4).sampled == 4
+    assert parse({"per-round": 4}).with_clients(4).clients.sampled == 4
 
 
 def test_open_counts_are_decided_later_and_given_ones_stay():
-    assert parse({}).with_clients(7).clients.count == parse({}).with_clients(7).sampled == 7
+    assert parse({}).with_clients(7).clients.count == parse({}).with_clients(7).clients.sampled == 7
     assert parse({"count": 3}).with_clients(7).clients.count == 3
 
 

@@ -173,7 +173,7 @@ def test_only_sampled_clients_have_a_state_and_nobody_is_left_out(variant):
     grid, strategy = InProcessGrid(setup), strategy_of(setup)
     strategy.start(grid, record_of([setup.start]), num_rounds=5)
     visited = {node - 1 for node, context in grid.contexts.items() if len(context.state)}
-    k, everybody = setup.config.sampled, VARIANTS[variant].get("first-round") == "all"
+    k, everybody = setup.config.clients.sampled, VARIANTS[variant].get("first-round") == "all"
     asked = [np.arange(8) if everybody and t == 1 else participants(0, t, 8, k) for t in range(1, 6)]
     assert visited == {int(i) for clients in asked for i in clients}
     assert (visited == set(range(8))) == (k == 8 or everybody)

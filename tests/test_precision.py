@@ -184,7 +184,7 @@ RESUMED = pytest.mark.parametrize(
 def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(variant, tmp_path):
     setup = single(variant, checkpoint_every=1)
     mine = setup.with_state_dir(tmp_path)
-    assert cut_off(mine, tmp_path, 2 * setup.config.sampled + 1, False, 1)
+    assert cut_off(mine, tmp_path, 2 * setup.config.clients.sampled + 1, False, 1)
     result = inprocess.train(mine, checkpoints=Checkpoints(tmp_path, 1))
     assert result.model.dtype == np.float32
     assert_array_equal(result.model, inprocess.train(setup).model)

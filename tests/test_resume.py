@@ -58,7 +58,11 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant, ever
     setup = small(variant, checkpoint_every=every)
     whole = setup.with_state_dir(tmp_path / "whole")
     expected = inprocess.train(whole, checkpoints=Checkpoints(tmp_path / "whole", every))
-    k, mine, checkpoints = setup.config.sampled, setup.with_state_dir(tmp_path), Checkpoints(tmp_path, every)
+    k, mine, checkpoints = (
+        setup.config.clients.sampled,
+        setup.with_state_dir(tmp_path),
+        Checkpoints(tmp_path, every),
+    )
     for number, after in ((k + 2, True), (2 * k + 1, False), (5 * k, True)):
         done = max(checkpoints.rounds(), default=0)
         answered = sum(len(setup.config.asked(round_)) for round_ in range(1, done + 1))
@@ -72,7 +76,7 @@ def test_killed_between_a_charge_and_its_reply_the_round_is_done_again(tmp_path,
     setup = small(variant, rounds=ROUNDS)
     assert setup.plan is not None
     whole = inprocess.train(setup.with_state_dir(tmp_path / "whole"))
-    left, save = [2 * setup.config.sampled + 2], FileStore.save
+    left, save = [2 * setup.config.clients.sampled + 2], FileStore.save
 
     def dies(self, *words):
         left[0] -= 1

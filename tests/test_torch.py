@@ -761,7 +761,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_bits(tmp_path, variant):
     whole = setup.with_state_dir(tmp_path / "whole")
     expected = over_the_wire(whole, Checkpoints(tmp_path / "whole", 1))
     mine = setup.with_state_dir(tmp_path / "mine")
-    assert cut_off(mine, tmp_path / "mine", setup.config.sampled + 2, True, 1)
+    assert cut_off(mine, tmp_path / "mine", setup.config.clients.sampled + 2, True, 1)
     equal(inprocess.train(mine, checkpoints=Checkpoints(tmp_path / "mine", 1)), expected)
 
 

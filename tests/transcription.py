@@ -125,6 +125,7 @@ def slow_run_of(setup: Any, rejected: Set[tuple[int, int]] = frozenset()) -> Ite
     """`slow_run` for a run's settings."""
     config = setup.config
     return slow_run(
-        setup.algorithm, setup.shards, setup.schedule, setup.objective.grad, setup.start, config.rounds, config.sampled,
-        seed=config.seed, first_round=config.clients.first_round, by_rows=setup.by_rows, rejected=rejected,
+        setup.algorithm, setup.shards, setup.schedule, setup.objective.grad, setup.start, config.rounds,
+        config.clients.sampled, seed=config.seed, first_round=config.clients.first_round, by_rows=setup.by_rows,
+        rejected=rejected,
     )  # fmt: skip

@@ -84,7 +84,7 @@ def _with_info(
     algorithm: Any, config: Config, sizes: Index, neighbours: Neighbours, objective: Model
 ) -> Algorithm:
     """The algorithm with the public run information; SettingError if it needs every client but clients are sampled."""
-    if algorithm.needs_every_client and config.sampled != config.clients.count:
+    if algorithm.needs_every_client and config.clients.sampled != config.clients.count:
         raise SettingError(
             f"{algorithm.name} needs all clients in every round: set clients.per-round to 0; got "
             f"{config.clients.per_round} of {config.clients.count}"

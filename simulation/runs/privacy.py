@@ -98,7 +98,9 @@ def _plan(
         return Plan.of(algorithm, bounds, workloads, asked, target, shares, turns)
     assert isinstance(algorithm, FedPDM)  # no other method has this mode
     rule = PublishedRule(
-        privacy.c0, config.sampled / config.clients.count, clips_means=config.objective.clip == "batch"
+        privacy.c0,
+        config.clients.sampled / config.clients.count,
+        clips_means=config.objective.clip == "batch",
     )
     return published_plan(algorithm, bounds, workloads, sizes, asked, target, rule)
 

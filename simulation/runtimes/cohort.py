@@ -104,7 +104,7 @@ class Cohort:
     def _schedule(self) -> Schedule:
         """The local schedule. A few rows that every round uses are looked up once."""
         config, schedule, shards = self.setups[0].config, self.setups[0].schedule, self.problem.shards
-        everybody = config.sampled == config.clients.count and schedule.batch_size == 0
+        everybody = config.clients.sampled == config.clients.count and schedule.batch_size == 0
         few = shards.sizes.sum() * shards.features.shape[1] <= _KEPT
         return _SameBatches(schedule) if everybody and few else schedule
 

@@ -66,9 +66,9 @@ class Config:
 
     def __post_init__(self) -> None:
         clients = self.clients
-        if clients.count and not self.server.min_replies <= self.sampled:
+        if clients.count and not self.server.min_replies <= clients.sampled:
             raise SettingError(
-                f"server.min-replies can be at most the number of clients asked, {self.sampled}; got "
+                f"server.min-replies can be at most the number of clients asked, {clients.sampled}; got "
                 f"{self.server.min_replies}"
             )
         if clients.count and not clients.per_round <= clients.count:
@@ -86,26 +86,21 @@ class Config:
         """The floating-point type of rows, points, duals and messages."""
         return PRECISIONS[self.precision]
 
-    @property
-    def sampled(self) -> int:
-        """The number K of clients sampled per round; clients.first-round can make round 1 sample all of them."""
-        return self.clients.sampled
-
     def asked(self, round_: int) -> Index:
         """The clients sampled in a round, by the public sampling."""
         clients = self.clients
-        return participants(self.seed, round_, clients.count, self.sampled, clients.first_round)
+        return participants(self.seed, round_, clients.count, clients.sampled, clients.first_round)
 
     @property
     def schedule(self) -> LocalSchedule:
         """The local schedule of the clients, with one step per round for methods without local steps."""
-        local = self.local
+        local, clients = self.local, self.clients
         return LocalSchedule(
             local.batch_size,
             local.max_steps if self.method.takes_local_steps else 1,
             local.fresh_batches,
             self.privacy.unit.rows,
-            Turns(self.clients.count, self.sampled, self.clients.first_round),
+            Turns(clients.count, clients.sampled, clients.first_round),
             anew=not self.privacy.charges_batches,
         )
 

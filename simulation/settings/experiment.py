@@ -38,13 +38,13 @@ from pathlib import Path
 from typing import Any
 
 from twinflower.errors import SettingError, require
-from twinflower.settings import Value, alike, kebab
+from twinflower.settings import Value, alike, kebab, snake
 
 from ..experiment_files import load_toml, title_in
 from .catalogue import SECTIONS
 from .columns import COLUMNS, CURVE, EXTRA_COLUMNS, GAP, POINT_COLUMNS, SIGNED_COLUMNS
 from .config import INCIDENTAL, Config, configured
-from .reader import Merged, counting_words, flatten, merge, shown, to_toml
+from .reader import Merged, counting_words, flatten, merge, refuse_idle, shown, to_toml
 from .rules import check
 
 _TUNING = {"grid", "tune", "scores"}  # `tune` reads and writes them
@@ -226,12 +226,11 @@ def _check_idle(merged: Sequence[Merged]) -> None:
     A curve's own setting must have an effect in that curve, one of [run] or the command line in at least one curve.
     """
     for own in merged:
-        for reason in (*own.idle[1].values(), *own.idle[2].values()):
-            raise SettingError(reason)
+        refuse_idle(own.idle[1:3])
     for layer in (0, -1):
-        everywhere = set(merged[0].idle[layer]).intersection(*(one.idle[layer] for one in merged))
-        for word in sorted(everywhere):
-            raise SettingError(merged[0].idle[layer][word])
+        reasons = merged[0].idle[layer]
+        everywhere = sorted(set(reasons).intersection(*(one.idle[layer] for one in merged)))
+        refuse_idle([{word: reasons[word] for word in everywhere}])
 
 
 def _curve(raw: Mapping[str, Any], merged: Merged, stored: bool) -> Curve:
@@ -308,19 +307,10 @@ def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
 
 def experiment_text(experiment: Experiment) -> str:
     """The text of the experiment file as it was run, including overrides and seeds."""
-    head: dict[str, Any] = {
-        "title": experiment.title,
-        "seeds": experiment.seeds,
-        "x": experiment.x,
-        "y": experiment.y,
-        "ends": experiment.ends,
-        "log-axes": experiment.log_axes,
-        "centre": experiment.centre,
-    }
-    head |= {
-        key: getattr(experiment, key) for key in ("source", "claim", "verdict") if getattr(experiment, key)
-    }
-    parts = [to_toml(head)]
+    keys = ("title", "seeds", "x", "y", "ends", "log-axes", "centre")
+    head = {key: getattr(experiment, snake(key)) for key in keys}
+    texts = {key: getattr(experiment, key) for key in ("source", "claim", "verdict")}
+    parts = [to_toml(head | {key: text for key, text in texts.items() if text})]
     for curve in experiment.curves:
         words = {"label": curve.label, "panel": curve.panel, "line": curve.line}
         parts.append("[[curve]]\n" + to_toml(words | curve.config.items()))

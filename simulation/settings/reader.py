@@ -9,6 +9,7 @@ changed that choice. Settings are written as TOML here, too.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from twinflower.decimals import decimal, whole
@@ -47,13 +48,6 @@ class Merged:
     values: dict[str, Value] = field(default_factory=dict)
     idle: list[dict[str, str]] = field(default_factory=list)
 
-    def require_all(self) -> "Merged":
-        """Return self; raise SettingError if a setting has no effect."""
-        for reasons in self.idle:
-            for reason in reasons.values():
-                raise SettingError(reason)
-        return self
-
 
 def parse(*layers: Raw) -> Config:
     """The configuration from layers of settings, whose keys may be written with or without their section.
@@ -61,7 +55,15 @@ def parse(*layers: Raw) -> Config:
     Raises SettingError for an unknown key (suggesting the closest known one), a wrong type, a violated rule, or a
     setting of an entry that was not chosen.
     """
-    return configured(merge(layers).require_all().values)
+    merged = merge(layers)
+    refuse_idle(merged.idle)
+    return configured(merged.values)
+
+
+def refuse_idle(layers: Iterable[Mapping[str, str]]) -> None:
+    """SettingError for the first setting without effect, if there is one in these layers (`Merged.idle`)."""
+    for reason in chain.from_iterable(idle.values() for idle in layers):
+        raise SettingError(reason)
 
 
 def merge(layers: Sequence[Raw], tables: int = 0) -> Merged:
