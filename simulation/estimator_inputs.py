@@ -82,7 +82,7 @@ def table(X: Any) -> dict[str, NDArray[Any]]:
 
 
 def validated(estimator: Any, X: Any, y: Any, **options: Any) -> tuple[Array, NDArray[Any]]:
-    """X (rows, columns) and y after scikit-learn's validation; SettingError for a table whose columns are no numbers."""
+    """X (rows, columns) and y after scikit-learn's validation; SettingError for a table of other columns."""
     try:
         return validate_data(estimator, X, y, dtype=np.float64, **options)  # type: ignore[no-any-return]
     except (ValueError, TypeError) as error:
