@@ -129,12 +129,11 @@ def check_tables(files: Sequence[Path], schema: Path) -> None:
 def remarkable(fit: Sequence[tuple[str, int, int, int]]) -> tuple[list[tuple[str, ...]], list[str]]:
     """The rows of `checks.describe_fit` to show, and a sentence about the others: of a wide table the first ones with
     values that are missing or outside."""
-    odd = [row for row in fit if len(fit) <= _WIDE or any(row[2:])]
+    if len(fit) <= _WIDE:
+        return [tuple(map(str, row)) for row in fit], []
+    odd = [tuple(map(str, row)) for row in fit if any(row[2:])]
     text = f"of {len(fit):,} columns {len(odd):,} have values that are missing or outside of their ranges"
-    shown = [tuple(map(str, row)) for row in odd[:_WIDE]]
-    return shown, [text + (f"; the first {_WIDE} are shown" if len(odd) > _WIDE else "")] if len(
-        fit
-    ) > _WIDE else []
+    return odd[:_WIDE], [text + (f"; the first {_WIDE} are shown" if len(odd) > _WIDE else "")]
 
 
 def show_ledgers(folder: Path, node_config: str, openmetrics: Path | None) -> None:

@@ -14,7 +14,7 @@ from .report.tracking import tracker
 from .results.folder import claimed, new_folder, require_new
 from .results.resume import begun, clear_runtime, runtime_of, write_runtime
 from .results.writing import write_plan
-from .runs.setup import prepare_seeds, prepare_server
+from .runs.setup import prepare, prepare_server
 from .runtimes import RUNTIMES, curves
 from .runtimes import runtime as runtime_module
 from .runtimes.processes import cores
@@ -29,17 +29,11 @@ _MESSAGES_ONLY = ("server.min-replies", "server.void-rounds", "server.max-norm",
 def new(plan: Experiment, runtime: str, out: str) -> Path:
     """Validate a plan and create a folder for its results: `out`, or one with the plan's name."""
     _check(plan, runtime)
-    _prepare(plan, runtime)  # errors must not leave a folder behind
+    prepared = (
+        prepare_server if runtime == "flower" else prepare
+    )  # on Flower, another process computes its rows
+    prepared(replace(plan.curves[0].config, seed=plan.seeds[0]))  # errors must not leave a folder behind
     return _folder(plan, out)
-
-
-def _prepare(plan: Experiment, runtime: str) -> None:
-    """Prepare the first run; on Flower, another process computes its rows."""
-    config, seeds = plan.curves[0].config, plan.seeds[:1]
-    if runtime == "flower":
-        prepare_server(replace(config, seed=seeds[0]))
-    else:
-        prepare_seeds(config, seeds)
 
 
 def again(folder: Path, asked: str, overrides: Mapping[str, Value]) -> tuple[Experiment, str]:

@@ -148,15 +148,13 @@ def spent(plan: Plan, seeded: bool = True) -> dict[str, Any]:
     """
     mu = plan.mu
     worst = float(mu.max())
-    alone = float(plan.mu_alone.max()) if isinstance(plan, SumPlan) else worst
-    epsilon = gdp_epsilon(worst, plan.delta) if plan.provable else None
     return {
         "mu_tuning": plan.mu_tuning if plan.provable else None,
         "mu_evaluation": float(np.sqrt(plan.cost(EVALUATION).max())),
         "mu_intervals": float(np.sqrt(plan.cost(INTERVALS).max())),
         "unit": f"per client, all rounds, replacement of {plan.unit.records}",
         "mode": plan.mode,
-        "epsilon": epsilon,
+        "epsilon": gdp_epsilon(worst, plan.delta) if plan.provable else None,
         "delta": plan.delta,
         "mu": worst if plan.provable else None,
         "mu_smallest": float(mu.min()) if plan.provable else None,
@@ -164,8 +162,8 @@ def spent(plan: Plan, seeded: bool = True) -> dict[str, Any]:
         "noise_multiplier": float(plan.multipliers.max()),
         "noise_multiplier_smallest": float(plan.multipliers.min()),
         "claimed_epsilon": plan.claimed_epsilon,
-        "guarantee": in_words(plan, epsilon, worst, alone, seeded),
-        **(_spent_alone(plan, alone) if isinstance(plan, SumPlan) else {}),
+        "guarantee": in_words(plan, seeded),
+        **(_spent_alone(plan) if isinstance(plan, SumPlan) else {}),
         **_correlated(plan),
     }
 
@@ -184,8 +182,9 @@ def accounts(plan: Plan) -> dict[str, Array]:
     return {"mu": plan.mu} | ({"mu_alone": plan.mu_alone} if isinstance(plan, SumPlan) else {})
 
 
-def _spent_alone(plan: SumPlan, alone: float) -> dict[str, Any]:
-    """The second guarantee of a run of sums; alone: the mu against the server and all other clients together."""
+def _spent_alone(plan: SumPlan) -> dict[str, Any]:
+    """The second guarantee of a run of sums, against the server and all other clients together."""
+    alone = float(plan.mu_alone.max())
     return {
         "trust": "sum",
         "honest_sites": plan.sums.honest,
@@ -204,36 +203,33 @@ def in_odds(mu: float, unit: Unit) -> str:
     )
 
 
-def in_words(plan: Plan, epsilon: float | None, mu: float, alone: float, seeded: bool) -> str:
-    """The guarantee as one sentence; alone: the mu against all other parties, which is larger in a run of sums."""
-    if epsilon is None:
+def in_words(plan: Plan, seeded: bool) -> str:
+    """The guarantee as one sentence; in a run of sums both, each with the attacker it holds against."""
+    if not plan.provable:
         return plan.caveat
+    sent, alone = f"all its messages together{_included(plan)} are", ""
     if isinstance(plan, SumPlan):
-        return _sums_in_words(plan, epsilon, mu, alone, seeded)
+        sent = f"against {plan.attacker}, all that it sends{_included(plan)} is"
+        alone = f"; against everybody else together it is {_cost_in_words(plan.mu_alone, plan.delta)}"
     text = (
-        f"for each client, all its messages together{_included(plan)} are {mu:.4g}-GDP, hence ({epsilon:.4g}, "
-        f"{plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}"
+        f"for each client, {sent} {_cost_in_words(plan.mu, plan.delta)}, under replacement of {plan.unit.records}: "
+        f"{in_odds(float(plan.mu.max()), plan.unit)}{alone}"
     )
     if seeded:
         text += "; simulation: the noise is seeded, not secret"
     return f"{plan.caveat}; {text}" if plan.caveat else text
 
 
+def _cost_in_words(mu: Array, delta: float) -> str:
+    """The largest mu of a client (N,), and what follows from it."""
+    worst = float(mu.max())
+    return f"{worst:.4g}-GDP, hence ({gdp_epsilon(worst, delta):.4g}, {delta:g})-DP"
+
+
 def _included(plan: Plan) -> str:
     """What the guarantee covers besides the rounds, as a clause; empty if there is nothing."""
     costs = [text for kind, text in _INCLUDED.items() if plan.releases.of_kind(kind)]
     return f", {' and '.join(costs)} included," if costs else ""
-
-
-def _sums_in_words(plan: SumPlan, epsilon: float, mu: float, alone: float, seeded: bool) -> str:
-    """The two guarantees of a run of sums, each with the attacker it holds against."""
-    text = (
-        f"for each client, against {plan.attacker}, all that it sends{_included(plan)} is {mu:.4g}-GDP, hence "
-        f"({epsilon:.4g}, {plan.delta:g})-DP, under replacement of {plan.unit.records}: {in_odds(mu, plan.unit)}; "
-        f"against everybody else together it is {alone:.4g}-GDP, hence ({gdp_epsilon(alone, plan.delta):.4g}, "
-        f"{plan.delta:g})-DP"
-    )
-    return text + ("; simulation: the noise is seeded, not secret" if seeded else "")
 
 
 def large_delta(delta: float, rows: Sequence[float], unit: Unit) -> list[str]:

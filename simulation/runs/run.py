@@ -335,8 +335,7 @@ def finite(value: float | None) -> float | None:
 
 def _mean_over_rounds(rows: list[dict[str, Any]], column: str) -> float | None:
     spans = np.diff([row["round"] for row in rows])
-    mean = float(np.average([row[column] for row in rows[1:]], weights=spans)) if len(spans) else np.nan
-    return mean if np.isfinite(mean) else None
+    return finite(float(np.average([row[column] for row in rows[1:]], weights=spans))) if len(spans) else None
 
 
 def trained_model(

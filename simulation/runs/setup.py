@@ -34,7 +34,7 @@ from twinflower.sums.noise import Sums
 from twinflower.sums.plan import SumPlan
 from twinflower.sums.summed import Summed
 
-from ..settings import DEFAULT_CLIENTS, Config, check
+from ..settings import Config, check
 from .central import Central
 from .division import divided, load_rows
 from .method import (
@@ -251,7 +251,7 @@ def prepare_rows(config: Config, data: Dataset) -> PreparedRun:
 
 
 def _prepare(config: Config, deferred: bool = False, with_graph: bool = True) -> PreparedRun:
-    config = config.with_clients(DEFAULT_CLIENTS)
+    config = config.with_clients()
     check(config)  # before the data are loaded, so that errors in the settings appear at once
     data = load_rows(config, deferred)
     if data.schema:

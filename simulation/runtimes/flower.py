@@ -19,7 +19,7 @@ from twinflower.problems.topologies import FromFile
 
 from ..results.folder import run_folder
 from ..results.resume import left, on_flower
-from ..settings import DEFAULT_CLIENTS, PATHS, Config
+from ..settings import PATHS, Config
 from ..settings.experiment import Curve, Experiment
 from ..settings.reader import to_tables
 from . import progress
@@ -118,7 +118,7 @@ class Engine:
 
     def words(self, config: Config, folder: Path, app: Path | None = None) -> list[str]:
         """The arguments of `flwr` for this run."""
-        config = _absolute(config.with_clients(DEFAULT_CLIENTS).put({"output.dir": str(folder)}))
+        config = _absolute(config.with_clients().put({"output.dir": str(folder)}))
         run_config = self.home / "run-config.toml"
         run_config.write_text(to_tables(config.items()))
         nodes = f"num-supernodes={config.clients.count} client-resources-num-cpus=1"

@@ -7,7 +7,7 @@ its `flower-supernode`, which reports its warnings and dates its log.
 
 import sys
 
-from .flower_internals import command, date_log
+from .flower_internals import command, date_log, run_supernode
 
 
 def flwr(port: str) -> None:
@@ -30,8 +30,7 @@ def supernode() -> None:
 
     report_warnings()
     date_log()
-    sys.argv[0] = "flower-supernode"
-    command("flower-supernode")()
+    run_supernode(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from twinflower.queries.exact_sums import allowing
 from ..results import names
 from ..runs.identity import make_key
 from ..runs.setup import PreparedRun, prepare
-from ..settings import DEFAULT_CLIENTS, Config, Value
+from ..settings import Config, Value
 from ..settings.experiment import Experiment
 from ..settings.reader import to_toml
 from . import progress
@@ -182,7 +182,7 @@ def run(plan: Experiment, folder: Path, observer: Observer, secure: bool = False
 
     secure: use TLS and admit only registered nodes.
     """
-    config = plan.curves[0].config.with_clients(DEFAULT_CLIENTS)
+    config = plan.curves[0].config.with_clients()
     try:
         rehearse(config, folder, secure, observer.line)
         return []

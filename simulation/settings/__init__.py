@@ -2,6 +2,6 @@
 
 from twinflower.settings import Value
 
-from .config import DEFAULT_CLIENTS, PATHS, Config
+from .config import PATHS, Config
 from .reader import completed, parse, parse_run_config, parse_text
 from .rules import check

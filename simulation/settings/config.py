@@ -131,7 +131,7 @@ class Config:
         mine = self.items()
         return sorted(key for key in mine.keys() - INCIDENTAL if mine[key] != items.get(key))
 
-    def with_clients(self, count: int) -> "Config":
+    def with_clients(self, count: int = DEFAULT_CLIENTS) -> "Config":
         """The same run with clients.count filled in if it is 0: the number of tables, or else `count`."""
         if self.clients.count:
             return self

@@ -107,14 +107,9 @@ def _row(declared: Declared) -> tuple[str, ...]:
 
 def _only_with(declared: Declared) -> str:
     """The choices that a key belongs to, without those that its section implies."""
-    owners = {
-        c: entries
-        for c, entries in declared.owners.items()
-        if declared.section not in (*ALGORITHMS, "topology")
-    }
-    if declared.section == "topology":
-        owners = {c: entries for c, entries in declared.owners.items() if c != "algorithm"}
-    return "; ".join(_WORDS.get(entries, ", ".join(entries)) for entries in owners.values())
+    implied = "algorithm" if declared.section in (*ALGORITHMS, "topology") else ""
+    owners = (entries for choice, entries in declared.owners.items() if choice != implied)
+    return "; ".join(_WORDS.get(entries, ", ".join(entries)) for entries in owners)
 
 
 def document() -> str:
