@@ -190,7 +190,7 @@ class FileStore:
         """See `StateStore`. Writes, flushes and renames the file, then deletes settled rounds."""
         path = self._path(session, done.round)
         with self._writing(path, f"{self.kind} {done.round}"):
-            write_whole(path, self._encoded(done))
+            write_whole(path, _encoded(self.owner, done))
         rounds = self._rounds(session)
         for round_ in rounds[:-1]:
             if round_ <= settled or round_ not in rounds[-_MOST_ROUNDS:]:
@@ -274,16 +274,6 @@ class FileStore:
             with suppress(OSError):
                 folder.rmdir()
 
-    def _encoded(self, done: CompletedRound) -> bytes:
-        data = [to_npy(array) for array in done.arrays.values()]
-        arrays = {
-            name: [dtype_name(array.dtype), array.shape, len(own)]
-            for (name, array), own in zip(done.arrays.items(), data, strict=True)
-        }
-        head = {"owner": self.owner, "metrics": dict(done.metrics), "arrays": arrays}
-        body = b"\n".join([json.dumps(head).encode(), b"".join(data)])
-        return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
-
     def _read(self, path: Path) -> CompletedRound:
         try:
             text = path.read_bytes()
@@ -300,6 +290,18 @@ class FileStore:
         if head["owner"] != self.owner:
             raise DataError(f"the stored state, {path.name}, belongs to another client or other settings")
         return CompletedRound(dict(_decoded(head["arrays"], data)), head["metrics"])
+
+
+def _encoded(owner: str, done: CompletedRound) -> bytes:
+    """The content of a round's file."""
+    data = [to_npy(array) for array in done.arrays.values()]
+    arrays = {
+        name: [dtype_name(array.dtype), array.shape, len(own)]
+        for (name, array), own in zip(done.arrays.items(), data, strict=True)
+    }
+    head = {"owner": owner, "metrics": dict(done.metrics), "arrays": arrays}
+    body = b"\n".join([json.dumps(head).encode(), b"".join(data)])
+    return _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
 
 def _decoded(arrays: dict[str, list[Any]], data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:

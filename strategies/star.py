@@ -97,7 +97,8 @@ class StarStrategy(Strategy):
     occur in a row. max_norm: the largest Euclidean norm of an array accepted from a client. first_round: "all" sends
     requests to all clients in round 1 and to clients_per_round of them from round 2 on; "sampled" samples round 1 like
     the others. evaluation: when all clients evaluate the model on their held-out rows, by default never. agreement: the
-    request for the clients' counts before round 1, None if they count nothing.
+    request for the clients' counts before round 1, None if they count nothing. The class has more than 15 methods
+    because Flower's `Strategy` has six, and the phases of a round are overridden for sums (`SumStrategy`).
     """
 
     algorithm_class: ClassVar[type[Algorithm]]

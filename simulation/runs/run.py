@@ -52,7 +52,8 @@ class Run(Training):
     When it has ended (`ended_at`, on the same clock): model (d,), None if it failed; points (N, d), the clients' own
     models, for methods whose server knows them (`Algorithm.client_models`); failure, one sentence; missing, why a
     question about the final model has no answer; unreleased, the deployed clients that did not hear of the end although
-    they may have reserved budget for more.
+    they may have reserved budget for more. The class has more than 15 methods because observers, checkpoints and the
+    files of a run all ask it.
     """
 
     setup: PreparedRun

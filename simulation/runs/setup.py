@@ -60,7 +60,8 @@ class PreparedRun:
     held: the rows on which clients evaluate, None for none. own_held: in the process of a site with rows of its own,
     the held-out rows themselves. ranges: private ranges, once they are found. outside: bounds on how many values of
     their columns are clipped, by column. answers: what clients have answered before round 1, by the name of
-    the question (`twinflower.queries`).
+    the question (`twinflower.queries`). The class has more than 15 methods because most are properties: names for what
+    follows from the fields.
     """
 
     config: Config

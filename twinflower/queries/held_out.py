@@ -218,11 +218,12 @@ class HeldOut(ModelQuery):
         assert run.held is not None
         bins, sizes = score_bins(run.config, run.dataset.num_classes), run.held.sizes.tolist()
         rounds = [own.round for own in self.releases] or range(run.config.rounds + 1)
-        return HeldOutQuestion(rounds, bins, self._odds, own.errors, own.loss_bound, sizes)
 
-    def _odds(self, x: Array) -> Array:
-        """The scores of public reference rows."""
-        return self.question.bins.scores(self.run.objective, x, self.run.reference_rows)
+        def odds(x: Array) -> Array:
+            """The scores of public reference rows."""
+            return bins.scores(run.objective, x, run.reference_rows)
+
+        return HeldOutQuestion(rounds, bins, odds, own.errors, own.loss_bound, sizes)
 
     @property
     def releases(self) -> list[PlannedRelease]:
