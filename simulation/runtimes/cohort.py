@@ -4,13 +4,14 @@ It uses neither messages nor Flower and is meant for sweeps and benchmarks. To `
 clients that fit into the processor's cache, seeds that run together, metrics, and checkpoints.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinflower.algorithms.algorithm import Algorithm
 from twinflower.arrays import Array, Index
@@ -59,11 +60,6 @@ class Cohort:
         """Whether there is only one run, and therefore no axis of seeds."""
         return len(self.setups) == 1
 
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds of the runs, in order."""
-        return [setup.config.seed for setup in self.setups]
-
     @cached_property
     def algorithm(self) -> Algorithm:
         """The algorithm for all seeds; with weighting by rows it holds the clients' sizes (seeds, N)."""
@@ -79,7 +75,7 @@ class Cohort:
         if self.alone:
             return Problem(first.objective, first.shards, first.start)
         shards = Shards.stacked([setup.shards for setup in self.setups])
-        return Problem(first.objective, shards, np.stack([setup.start for setup in self.setups]))
+        return Problem(first.objective, shards, self._stacked(setup.start for setup in self.setups))
 
     def rounds(self, number: int, begin: Outcome | None = None) -> Iterator[Outcome]:
         """Run the rounds up to `number`, from the start or from the outcome `begin`."""
@@ -94,12 +90,17 @@ class Cohort:
 
     @property
     def _seed(self) -> int | Index:
-        return self.seeds[0] if self.alone else np.array(self.seeds, dtype=np.uint64)
+        seeds = [setup.config.seed for setup in self.setups]
+        return seeds[0] if self.alone else np.array(seeds, dtype=np.uint64)
+
+    def _stacked(self, arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
+        """The arrays of all runs with an axis of seeds in front; that of a run alone as it is."""
+        first, *others = arrays
+        return np.stack([first, *others]) if others else first
 
     def _asked(self, round_: int) -> Index:
         """The clients (..., K) sampled in a round."""
-        asked = [setup.config.asked(round_) for setup in self.setups]
-        return asked[0] if self.alone else np.stack(asked)
+        return self._stacked(setup.config.asked(round_) for setup in self.setups)
 
     def _schedule(self) -> Schedule:
         """The local schedule. A few rows that every round uses are looked up once."""
@@ -116,15 +117,12 @@ class Cohort:
         if first.sums:
             return cast(NoiseOf, SimulatedSums(cast(Summed, first.algorithm), first.sums, first.config.seed))
         plans = [cast(Plan, setup.plan) for setup in self.setups]
-        multipliers = plans[0].multipliers if self.alone else np.stack([plan.multipliers for plan in plans])
-        widths = [plan.participation.bandwidths for plan in plans]
-        bandwidths = (
-            None if widths[0] is None else widths[0] if self.alone else np.stack(cast(list[Index], widths))
-        )
-        schedule, shards = self.setups[0].schedule, self.problem.shards
+        multipliers = self._stacked(plan.multipliers for plan in plans)
+        widths = [own for plan in plans if (own := plan.participation.bandwidths) is not None]
         return SimulatedNoise(
-            self.algorithm, shards, schedule, plans[0].bounds, multipliers, self._seed, bandwidths
-        )
+            self.algorithm, self.problem.shards, first.schedule, plans[0].bounds, multipliers, self._seed,
+            self._stacked(widths) if widths else None,
+        )  # fmt: skip
 
     def models(self, server: Any) -> Array:
         """The models of all seeds, (seeds, d)."""

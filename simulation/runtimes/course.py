@@ -45,20 +45,18 @@ def drive(
     driver: Driver,
     checkpoints: Checkpoints | None = None,
     watch: Callable[[Run], None] | None = None,
-    aside: bool = False,
 ) -> None:
     """Take the driver's runs to their end; a RunError becomes the failure of a run alone.
 
     With checkpoints they go on from the newest one, and write further ones. Then an AbsentError is raised, because the
     run can go on when the clients are back. watch: called with every run before the first round and after each one.
-    aside: see `Evaluator`.
     """
     runs = driver.runs
     if checkpoints and (saved := newest(checkpoints, say)):
         restore(saved, runs, driver.initial_client())
     try:
         with np.errstate(all="ignore"):
-            with Evaluator(aside) as evaluator:
+            with Evaluator(aside=runs[0].runtime == "flower") as evaluator:
                 driver.compute(_After(driver, evaluator, checkpoints, watch, runs[0].round))
             for run in runs:
                 run.model, run.points = run.x, run.client_points

@@ -62,7 +62,7 @@ def run_strategy(
     seed = np.array(config.seed, np.uint64)
     start = setup.algorithm.init_server(setup.start, config.clients.count, seed)
     run = Run(setup=setup, runtime=runtime, progress=progress, server=start, met=False)
-    drive(_Messages(run, grid, checkpoints), checkpoints, watch, aside=runtime == "flower")
+    drive(_Messages(run, grid, checkpoints), checkpoints, watch)
     return run
 
 
