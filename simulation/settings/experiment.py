@@ -157,8 +157,8 @@ def _planned(
     merged = [merge([*layers, overrides], tables=1) for layers in said]
     _check_idle(merged)
     curves = [_curve(words, one, stored) for (words, _), one in zip(parts, merged, strict=True)]
-    given = [curves[0].config.seed] if "seed" in overrides else None
-    plan = _assemble(path, raw, curves, seeds, given)
+    given = seeds or ([curves[0].config.seed] if "seed" in overrides else None)
+    plan = _assemble(path, raw, curves, given)
     return replace(plan, title=plan.title + _amendments(said, curves, overrides))
 
 
@@ -259,10 +259,8 @@ def _amendments(
     return f" (with {', '.join(changes)})" if changes else ""
 
 
-def _assemble(
-    path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[int] | None, given: list[int] | None
-) -> Experiment:
-    seeds = seeds or given or raw.get("seeds") or [curves[0].config.seed]
+def _assemble(path: Path, raw: dict[str, Any], curves: list[Curve], seeds: list[int] | None) -> Experiment:
+    seeds = seeds or raw.get("seeds") or [curves[0].config.seed]
     if not all(type(s) is int and s >= 0 for s in seeds):
         raise SettingError(f"seeds must be whole numbers from 0; got {seeds}")
     if len(set(seeds)) != len(seeds):
@@ -272,8 +270,19 @@ def _assemble(
     ends = raw.get("ends", False)
     if type(ends) is not bool:
         raise SettingError(f"ends must be true or false; got {ends!r}")
-    columns = [raw.get("x", "round"), *raw.get("y", [])]
-    keys = counting_words(curves[0].config.choices) if ends else {}
+    x, *y = _columns(raw, counting_words(curves[0].config.choices) if ends else {})
+    log_axes, centre = _log_axes(raw, [x, *y]), raw.get("centre", "mean")
+    if centre not in CENTRES:
+        raise SettingError(f"centre must be {' or '.join(CENTRES)}; got {centre!r}")
+    texts = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
+    return Experiment(
+        path.stem, title_in(path, raw), curves, list(seeds), x, y, ends=ends, log_axes=log_axes, centre=centre, **texts
+    )  # fmt: skip
+
+
+def _columns(raw: Mapping[str, Any], keys: Mapping[str, str]) -> list[str]:
+    """The columns x and y of the figure; keys: those of a configuration that x may be, too, by their spellings."""
+    columns = [raw.get("x", "round"), *(raw.get("y") or _Y)]
     if columns[0] not in (*COLUMNS, *EXTRA_COLUMNS):
         columns[0] = keys.get(columns[0], columns[0])
     require(
@@ -284,13 +293,7 @@ def _assemble(
         known = (*COLUMNS, *EXTRA_COLUMNS, *((GAP,) if place else (CURVE, *dict.fromkeys(keys.values()))))
         if column not in known:
             raise SettingError(f"x and y must be among {', '.join(known)}; got '{column}'")
-    text: dict[str, Any] = {key: str(raw[key]) for key in ("source", "claim", "verdict") if key in raw}
-    axes: dict[str, Any] = {"x": columns[0], "ends": ends} | ({"y": columns[1:]} if columns[1:] else {})
-    axes["log_axes"] = _log_axes(raw, [columns[0], *(columns[1:] or _Y)])
-    axes["centre"] = raw.get("centre", "mean")
-    if axes["centre"] not in CENTRES:
-        raise SettingError(f"centre must be {' or '.join(CENTRES)}; got {axes['centre']!r}")
-    return Experiment(path.stem, title_in(path, raw), curves, list(seeds), **axes, **text)
+    return columns
 
 
 def _log_axes(raw: Mapping[str, Any], columns: list[str]) -> list[str]:
