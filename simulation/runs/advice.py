@@ -127,12 +127,7 @@ def _one_class(setup: PreparedRun) -> list[str]:
 def _labels_of_survival(setup: PreparedRun) -> list[Labels]:
     """Every client's labels in a run of survival; empty in a private run, which says nothing about labels, and where
     they are not known."""
-    if (
-        setup.plan
-        or setup.config.data.name == OWN
-        or setup.config.objective.name not in SURVIVAL
-        or not setup.central.has_rows
-    ):
+    if not setup.may_count or setup.config.objective.name not in SURVIVAL or not setup.central.has_rows:
         return []
     return [setup.shards.rows(client).labels for client in range(setup.config.clients.count)]
 

@@ -65,9 +65,7 @@ def _within_first_interval(setup: PreparedRun, label: Label) -> bool:
 def _marks(setup: PreparedRun) -> Marks | None:
     """The marks (rows, columns) of the rows that are trained on; None if they must not be counted, or are not here."""
     marks = setup.dataset.marks
-    if marks is None or setup.plan or setup.config.data.name == OWN:
-        return None
-    return marks[_observed(setup)]
+    return marks[_observed(setup)] if marks is not None and setup.may_count else None
 
 
 def _observed(setup: PreparedRun) -> Index:
@@ -159,7 +157,7 @@ def _why_tested(setup: PreparedRun) -> str:
 def _events(setup: PreparedRun) -> int | None:
     """The rows with the event, a count above 0, or another class than the first; None if they are not counted."""
     name, data = setup.config.objective.name, setup.dataset
-    if setup.plan or setup.config.data.name == OWN:
+    if not setup.may_count:
         return None
     labels = data.labels[_observed(setup)].astype(np.float64)
     if name in SURVIVAL:
@@ -187,7 +185,7 @@ def outcome(setup: PreparedRun) -> str:
 
 def _share(setup: PreparedRun) -> str:
     data = setup.dataset
-    if setup.plan or data.name == OWN or not setup.central.has_rows:
+    if not (setup.may_count and setup.central.has_rows):
         return ""
     tested = np.zeros(0) if getattr(setup.config.data, "test_file", "") else data.test_labels
     labels = np.concatenate([data.labels, tested])

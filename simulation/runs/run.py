@@ -11,7 +11,7 @@ import numpy as np
 from twinflower.algorithms.algorithm import Stop
 from twinflower.algorithms.newton_path import NewtonPath, PathPoint
 from twinflower.arrays import Array
-from twinflower.data.dataset import ARRAYS, OWN
+from twinflower.data.dataset import ARRAYS
 from twinflower.known_objectives import SURVIVAL
 from twinflower.models.model import undetermined
 from twinflower.models.trained import Trained, trained
@@ -294,7 +294,7 @@ def _site_scores(run: Run) -> list[float | None] | None:
     clients.
     """
     setup, x, count = run.setup, run.model, run.setup.config.clients.count
-    if setup.plan or x is None or setup.config.data.name == OWN or count > _MOST_SCORES:
+    if x is None or not setup.may_count or count > _MOST_SCORES:
         return None
     models = run.points if setup.method.personal else [x] * count
     assert models is not None  # its server knows them
@@ -367,7 +367,7 @@ def _digests(setup: PreparedRun) -> dict[str, Any]:
     that a model shows little more than its exact coefficients do to somebody who knows all rows but one. Not in a
     private run, and not without the rows or a schema."""
     data, rows = setup.dataset, np.sort(setup.partition.rows)
-    if setup.plan or data.name == OWN or data.schema is None or not setup.inputs.factor:
+    if not setup.may_count or data.schema is None or not setup.inputs.factor:
         return {}
     blocks = data.schema.blocks(data.features[rows].astype(np.float64) / setup.inputs.factor)
     columns = {name: _digest(block) for name, block in blocks.items()}

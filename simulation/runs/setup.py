@@ -100,6 +100,12 @@ class PreparedRun:
             np.arange(len(self.dataset.labels)) if self.config.data.name == OWN else self.partition.of(client)
         )
 
+    @property
+    def may_count(self) -> bool:
+        """Whether this process may tell exact facts about the rows that are trained on: not in a private run, and not
+        where only the sites have them."""
+        return self.plan is None and self.config.data.name != OWN
+
     def held_rows(self, client: int) -> Batch | None:
         """The rows on which a client evaluates and never trains, without weights; None if the run holds out none."""
         if self.held is None or self.own_held is not None:
