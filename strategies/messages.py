@@ -184,7 +184,6 @@ class Requests:
     config: of every request. inboxes: client -> inbox.
     """
 
-    algorithm: Algorithm
     inspector: Inspector
     round: int
     config: Mapping[str, Any]
@@ -196,7 +195,9 @@ class Requests:
         inbox = self.inboxes[client]
         same = tuple(map(id, inbox))  # inboxes keeps the arrays alive, so no id is reused
         if same not in self._records:
-            self._records[same] = record_of(self.algorithm.inbox.pack(inbox, self.inspector.entries))
+            self._records[same] = record_of(
+                self.inspector.algorithm.inbox.pack(inbox, self.inspector.entries)
+            )
         return fit_request(node, self._records[same], self.config)
 
     def read(self, client: int, reply: Message) -> Upload:
@@ -205,7 +206,7 @@ class Requests:
 
     def statistics(self, accepted: Iterable[Upload], rejected: Mapping[int, str]) -> Round:
         """The round's statistics, except for its duration."""
-        layouts = self.algorithm.upload, self.algorithm.inbox
+        layouts = self.inspector.algorithm.upload, self.inspector.algorithm.inbox
         up, down = (layout.bits(self.inspector.entries, self.inspector.dtype) for layout in layouts)
         metrics = [upload.metrics for upload in accepted]
         return Round(
@@ -225,23 +226,6 @@ def _mean_of(metrics: Sequence[Mapping[str, Any]], key: str) -> float:
     values = [m.get(key) for m in metrics]
     sane = [float(v) for v in values if isinstance(v, int) and 0 <= v < 2**40]
     return float(np.mean(sane)) if sane else float("nan")
-
-
-def incomplete(
-    server_round: int,
-    rejected: Mapping[int, str],
-    method: str,
-    retries: int,
-    most_absent: int = 0,
-    sites: Sequence[str] = (),
-) -> str:
-    """The sentence for a round that lacks more clients than the method can do without; sites: their names."""
-    client, reason = min(rejected.items())
-    needed = f"all but {most_absent}" if most_absent else "all"
-    return (
-        f"round {server_round}: {method} needs {needed} clients, and {len(rejected)} did not answer even after "
-        f"{retries} more requests: the run stops ({who(client, sites)}: {reason})"
-    )
 
 
 @dataclass

@@ -39,7 +39,6 @@ from .messages import (
     Requests,
     Upload,
     fit_results,
-    incomplete,
     properties_request,
     sort_replies,
 )
@@ -275,7 +274,6 @@ class StarStrategy(Strategy):
         """Return the messages to the nodes of clients (K,); `requests` records what they ask."""
         inboxes = unstack(self.algorithm.broadcast(self.server, round_, clients), len(clients))
         self.requests = Requests(
-            self.algorithm,
             self.inspector,
             round_,
             {**config, **self.training.stamp(round_)},
@@ -292,9 +290,7 @@ class StarStrategy(Strategy):
         self.absences.note(round_, self.requests.inboxes, rejected)
         self.rounds.append(self.requests.statistics([good[c] for c in sorted(good)], rejected))
         if self._needs(rejected):
-            absent = self.algorithm.most_absent
-            name, sites = self.algorithm.name, self.training.sites
-            raise AbsentError(incomplete(round_, rejected, name, self.retries, absent, sites))
+            raise AbsentError(self._incomplete(round_, rejected))
         if self.quorum.reached(round_, len(good), rejected):
             self.training.update(self.algorithm, round_, self._values(round_, good))
         model = self.algorithm.model(self.server)
@@ -329,6 +325,16 @@ class StarStrategy(Strategy):
     def _needs(self, rejected: Mapping[int, str]) -> bool:
         """Whether the method cannot do without these clients."""
         return self.algorithm.needs_every_client and len(rejected) > self.algorithm.most_absent
+
+    def _incomplete(self, round_: int, rejected: Mapping[int, str]) -> str:
+        """The sentence for a round that lacks more clients than the method can do without."""
+        client, reason = min(rejected.items())
+        absent = self.algorithm.most_absent
+        needed = f"all but {absent}" if absent else "all"
+        return (
+            f"round {round_}: {self.algorithm.name} needs {needed} clients, and {len(rejected)} did not answer even "
+            f"after {self.retries} more requests: the run stops ({who(client, self.training.sites)}: {reason})"
+        )
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

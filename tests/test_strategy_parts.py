@@ -271,7 +271,7 @@ def inboxes(count, start=Y):
 
 
 def make_requests(inboxes):
-    return Requests(FedPDM(), inspector(), 1, {"round": 1, "session": "s", "settled": 0}, inboxes)
+    return Requests(inspector(), 1, {"round": 1, "session": "s", "settled": 0}, inboxes)
 
 
 def test_a_request_holds_the_inbox_and_the_fields_of_the_round():

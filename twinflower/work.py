@@ -1,5 +1,6 @@
 """The inputs of a client's round as one argument, `LocalWork`, and what the client may report about that round."""
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -24,6 +25,25 @@ class Noise(Protocol):
 def no_noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
     """The value itself, for runs without privacy."""
     return value
+
+
+@dataclass
+class Tape:
+    """A `Noise` that records the values before noise, and returns what `noise` makes of them or, without one, `results`
+    in their order. asked: draw and shrink of each call."""
+
+    noise: Noise | None = None
+    results: list[Array] = field(default_factory=list)
+    values: list[Array] = field(default_factory=list)
+    asked: list[tuple[int, Array | float]] = field(default_factory=list)
+
+    def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
+        """The next result, which the algorithm may modify in place."""
+        self.values.append(value.copy())
+        self.asked.append((draw, shrink))
+        if self.noise is not None:
+            self.results.append(self.noise(value, draw, shrink))
+        return self.results[len(self.values) - 1].copy()
 
 
 class Report(NamedTuple):

@@ -7,7 +7,6 @@ replaced by the recorded one, and the values before noise of the two runs are co
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from ..arrays import Array
 from ..problems.batches import LocalSchedule, Shards
 from ..problems.interfaces import Batch, Bounds, Objective
-from ..work import LocalWork, Noise
+from ..work import LocalWork, Noise, Tape
 
 
 class Move(NamedTuple):
@@ -40,23 +39,6 @@ class Move(NamedTuple):
         return self.same_message and self.same_state and self.same_noise
 
 
-@dataclass
-class _Tape:
-    """A `Noise` that records values and results, or returns recorded results."""
-
-    noise: Noise | None = None
-    results: list[Array] = field(default_factory=list)
-    values: list[Array] = field(default_factory=list)
-    asked: list[tuple[int, float]] = field(default_factory=list)
-
-    def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-        self.values.append(value.copy())
-        self.asked.append((draw, float(shrink)))
-        if self.noise is not None:
-            self.results.append(self.noise(value, draw, shrink))
-        return self.results[len(self.values) - 1].copy()  # the algorithm may modify the result in place
-
-
 def replay(
     algorithm: Any,
     objective: Objective,
@@ -79,8 +61,8 @@ def replay(
     moves = []
     for round_, inbox in enumerate(inboxes, 1):
         sensitivity = algorithm.release(bounds, workload, round_).sensitivity
-        tape = _Tape(_fresh(rng, sigma * sensitivity))
-        forced = _Tape(results=tape.results)
+        tape = Tape(_fresh(rng, sigma * sensitivity))
+        forced = Tape(results=tape.results)
         outcomes = [
             algorithm.client_update(
                 state,
@@ -90,9 +72,9 @@ def replay(
             for state, rows, noise in zip(states, (data, neighbour), (tape, forced), strict=True)
         ]
         states = [outcome[0] for outcome in outcomes]
-        message, state = (_same([outcome[part] for outcome in outcomes]) for part in (1, 0))
+        same = [_same([outcome[part] for outcome in outcomes]) for part in (1, 0)]
         moves += [
-            Move(round_, float(np.linalg.norm(a - b)), sensitivity * asked[1], message, state, asked == other)
+            Move(round_, float(np.linalg.norm(a - b)), sensitivity * float(asked[1]), *same, asked == other)
             for a, b, asked, other in zip(tape.values, forced.values, tape.asked, forced.asked, strict=True)
         ]
     return moves

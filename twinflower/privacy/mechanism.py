@@ -106,9 +106,16 @@ class DrawsOfAll:
 
     def of(self, round_: int) -> Draws:
         """The draws of a round."""
-        return _DrawsOfRound(self._seeds, self._clients, round_, self)
+        plain = CohortDraws(self._seeds, self._clients, round_)
 
-    def first_draw(self, round_: int, shape: tuple[int, ...]) -> Array:
+        def draws(draw: int, shape: tuple[int, ...]) -> Array:
+            *_, count, size = shape
+            short = draw == 0 and size < LONG and 2 * count * size <= _SHORT
+            return self._first_draw(round_, shape) if short else plain(draw, shape)
+
+        return draws
+
+    def _first_draw(self, round_: int, shape: tuple[int, ...]) -> Array:
         """The first draw of a round, perhaps made before; read only."""
         ahead = round_ - self._first
         if not (0 <= ahead < len(self._held) and self._held.shape[1:] == shape):
@@ -120,20 +127,6 @@ class DrawsOfAll:
         addresses = [_address(later, 0) for later in range(round_, round_ + _SHORT // (count * size))]
         drawn = [normals_by_round(seed, "noise", count, addresses, size) for seed in self._seeds]
         return drawn[0] if len(shape) == 2 else np.stack(drawn, axis=1)
-
-
-@dataclass
-class _DrawsOfRound(CohortDraws):
-    """The draws of all clients in a round."""
-
-    rounds: DrawsOfAll
-
-    def __call__(self, draw: int, shape: tuple[int, ...]) -> Array:
-        """See `CohortDraws`."""
-        *_, count, size = shape
-        if draw == 0 and size < LONG and 2 * count * size <= _SHORT:
-            return self.rounds.first_draw(self.round, shape)
-        return super().__call__(draw, shape)
 
 
 @dataclass(frozen=True)

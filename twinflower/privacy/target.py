@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import SettingError, require
+from ..errors import SettingError
+from ..settings import check_choice
 from .accountant import gdp_mu, zcdp_mu, zcdp_rho_papers
 from .correlated import NOISES
 from .unit import ONE_RECORD, Unit
@@ -44,10 +45,8 @@ class Target:
                 "privacy needs either privacy.epsilon or privacy.noise-multiplier above 0; got "
                 f"{self.epsilon:g} and {self.noise_multiplier:g} (privacy.mode = none trains without privacy)"
             )
-        for name, value, known in (
-            ("conversion", self.conversion, tuple(CONVERSIONS)), ("noise", self.noise, NOISES),
-        ):  # fmt: skip
-            require(value in known, f"privacy.{name} must be one of {', '.join(known)}; got {value!r}")
+        check_choice("privacy.conversion", self.conversion, CONVERSIONS)
+        check_choice("privacy.noise", self.noise, NOISES)
         if not 0 <= self.tune_share < 1:
             raise SettingError(f"privacy.tune-share must be from 0 to below 1; got {self.tune_share:g}")
         most = "at most 1" if self.unit.parts == 1 else "less than 1, because training pays separately"

@@ -21,6 +21,7 @@ from .query import Histogram, Part, Run
 
 COUNTS_ROUND = 0
 """The round in which counts are released, before the first of the training."""
+_TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,13 @@ class First:
         assert plan
         noise = f"a total count of {rows} rows has noise of {self.total_sigma * math.sqrt(groups):.4g}"
         return f"for {plan.share(COUNTS):.3g} of the budget; {noise}"
+
+    def advice(self, what: str, remedy: str, groups: int = 1) -> list[str]:
+        """A warning if the noise of a private run hides most of what follows from these counts; groups: see `cost`."""
+        rows, sigma = int(self.run.partition.sizes.sum()), self.total_sigma * math.sqrt(groups)
+        if sigma <= _TOO_NOISY * rows:
+            return []
+        return [f"the counts for {what} have noise of {sigma:.3g}, with {rows} rows in total{remedy}"]
 
     def agreed(self, counts: Array, clients: Index) -> Any:
         """The run with what follows from the counts (K, entries) of these clients (K,)."""

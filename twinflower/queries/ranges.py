@@ -10,8 +10,6 @@ from ..data.columns import Range
 from ..data.ranges import Bins, Unscaled, pack_ranges, unpack_ranges
 from .query import Answers, Histogram, Part, Run
 
-_TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
-
 
 @dataclass(frozen=True)
 class PrivateColumns(Part):
@@ -142,10 +140,8 @@ class PrivateRanges(Histogram):
 
     def advice(self) -> list[str]:
         """A warning if the noise of the counts hides most columns."""
-        rows, sigma = int(self.run.partition.sizes.sum()), self.run.first.total_sigma
-        if sigma <= _TOO_NOISY * rows:
-            return []
-        return [
-            f"the counts for private ranges have noise of {sigma:.3g}, with {rows} rows in total, so many ranges will "
-            "be wrong: raise data.range-share or epsilon, or give the schema's columns public ranges"
-        ]
+        remedy = (
+            ", so many ranges will be wrong: raise data.range-share or epsilon, or give the schema's columns public "
+            "ranges"
+        )
+        return self.run.first.advice("private ranges", remedy)  # type: ignore[no-any-return]

@@ -1,6 +1,5 @@
 """The question for an article's Table 1: what the rows that the sites train on are like, column by column."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,6 @@ from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Run, Table
 FILE = "table-one.csv"
 COLUMNS = ("client", "site", *Line._fields)
 _BINS, _NOISY_BINS = 200, 40  # of a number's range; with more there is more noise in a quartile
-_TOO_NOISY = 0.1  # standard deviation of a total count, as a share of the rows
 
 
 @dataclass(frozen=True)
@@ -243,11 +241,5 @@ class TableOne(Histogram):
 
     def advice(self) -> list[str]:
         """A warning if the noise hides most of the table."""
-        rows = int(self.run.partition.sizes.sum())
-        sigma = self.run.first.total_sigma * math.sqrt(len(self.layout.groups))
-        if sigma <= _TOO_NOISY * rows:
-            return []
-        return [
-            f"the counts for Table 1 have noise of {sigma:.3g}, with {rows} rows in total: raise "
-            "privacy.table-one-share or epsilon, or describe fewer columns"
-        ]
+        remedy = ": raise privacy.table-one-share or epsilon, or describe fewer columns"
+        return self.run.first.advice("Table 1", remedy, len(self.layout.groups))  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from ..algorithms.algorithm import Algorithm, stack, unstack
 from ..arrays import Array
 from ..problems.batches import LocalSchedule, Shards
 from ..problems.interfaces import Batch, Bounds, Objective
-from ..work import LocalWork
+from ..work import LocalWork, Tape, no_noise
 
 
 class SumMove(NamedTuple):
@@ -88,12 +88,7 @@ class _World:
         return stack([upload for _, upload, _ in done])
 
     def _update(self, site: int, inbox: Any, round_: int, released: Array | None) -> tuple[Any, Array]:
-        values = []
-
-        def noise(value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-            values.append(value.copy())
-            return value if released is None else released.copy()
-
+        tape = Tape(no_noise) if released is None else Tape(results=[released])
         batches = self.schedule.batches(self.shards[site], site, self.seed, round_)
-        work = LocalWork(self.objective, batches, noise, round_)
-        return self.algorithm.client_update(self.states[site], inbox, work), values[0]
+        work = LocalWork(self.objective, batches, tape, round_)
+        return self.algorithm.client_update(self.states[site], inbox, work), tape.values[0]

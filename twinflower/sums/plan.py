@@ -149,14 +149,9 @@ class SumPlan(Plan):
             return "the server together with one other client" if others else "the server alone"
         return f"the server together with up to {others} other clients"
 
-    def guard(
-        self, client: int, ledger: Ledger, *, seed: int | None = None, run: str = "", config: str = "",
-        row_norm: float = math.inf, split: str = "",
-    ) -> SumGuard:  # fmt: skip
+    def guard(self, client: int, ledger: Ledger, *, seed: int | None = None, **more: Any) -> SumGuard:
         """See `Plan.guard`."""
-        plain = super().guard(
-            client, ledger, seed=seed, run=run, config=config, row_norm=row_norm, split=split
-        )
+        plain = super().guard(client, ledger, seed=seed, **more)
 
         def words(round_: int) -> Words:
             return secret_words() if seed is None else seeded_words(seed, client, round_)

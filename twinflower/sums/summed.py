@@ -33,7 +33,7 @@ from ..privacy.release import Release, Rounding
 from ..problems.batches import Batches, Workload
 from ..problems.interfaces import Batch, Bounds, Objective
 from ..problems.regularisers import Regulariser
-from ..work import LocalWork, Noise, Report
+from ..work import LocalWork, Report, Tape, no_noise
 from .grid import CellArray, Grid, add
 
 
@@ -160,7 +160,8 @@ class Summed(Algorithm):
         rest = _at_rest((), total.shape[-1], round_)
         mean = self.grid(round_).mean(total, self._weight(clients))
         u = _released(self.algorithm, server.client, inbox, rest) + mean
-        client, upload, _ = self.algorithm.client_update(server.client, inbox, rest._replace(noise=_Tape(u)))
+        work = rest._replace(noise=Tape(results=[u]))
+        client, upload, _ = self.algorithm.client_update(server.client, inbox, work)
         uploads, everyone = _of_all(self.algorithm, upload, self.steps), np.arange(self.info.num_clients)
         return Server(self.algorithm.server_update(server.own, uploads, everyone, round_), client)
 
@@ -207,23 +208,10 @@ def _of_all(algorithm: Algorithm, upload: Any, steps: tuple[int, ...]) -> Any:
     return whole
 
 
-@dataclass
-class _Tape:
-    """A noise function that records the value passed to it. It returns that value, or `result` if one is given."""
-
-    result: Array | None = None
-    values: list[Array] = field(default_factory=list)
-
-    def __call__(self, value: Array, draw: int = 0, shrink: Array | float = 1.0) -> Array:
-        self.values.append(value.copy())
-        return value if self.result is None else self.result.copy()
-
-
 def _released(algorithm: Algorithm, state: Any, inbox: Any, work: LocalWork) -> Array:
     """u_i (..., d): the value to which the client would add noise."""
-    tape = _Tape()
-    noise: Noise = tape
-    algorithm.client_update(state, inbox, work._replace(noise=noise))
+    tape = Tape(no_noise)
+    algorithm.client_update(state, inbox, work._replace(noise=tape))
     (value,) = tape.values
     return value
 
