@@ -282,6 +282,16 @@ def test_a_factor_between_sites_is_always_asked_about(tmp_path_factory, factor, 
     assert not any("another unit" in note for note in drafted([paths[0], *paths[2:]]).notes)
 
 
+def test_questions_about_units_come_in_the_order_of_the_columns(tmp_path):
+    names = ["weight", "height", "glucose", "crp", "age", "dose", "sodium", "urea"]
+    paths = []
+    for site in range(3):
+        columns = {name: lambda k, factor=1000 ** (site == 2): factor * (50 + k) for name in names}
+        paths.append(table(tmp_path, f"{site}.csv", **columns, ill=cycle(0, 1)))
+    asked = [note.split("'")[1] for note in drafted(paths).notes if "another unit" in note]
+    assert asked == names
+
+
 def test_units_of_sites_in_one_table_and_of_a_misspelt_site(tmp_path):
     schema = 'label = { column = "y", classes = [0, 1] }\ncolumns = { x = { range = [0, 100], missing = "zero" } }\n'
     schema += 'missing-values = ["-9"]\nsites = { %s = { x = { scale = -10, offset = 0.5 } } }\n'

@@ -75,7 +75,7 @@ def people(cells: Cells, absent: frozenset[str]) -> NDArray[np.str_]:
     for row, text in enumerate(names):
         if not text or text in absent:
             raise CellError(row, "a person must be named")
-    return np.array(names)
+    return np.array(names, np.str_)
 
 
 def listed(cells: Cells) -> Sequence[Any]:
@@ -186,7 +186,7 @@ def _code(row: int, cell: Any, known: Mapping[str, int], absent: frozenset[str],
     return -1 if code is None else code
 
 
-def few(words: Iterable[str]) -> str:
-    """The first ten words, and how many more there are."""
+def few(words: Iterable[str], most: int = 10) -> str:
+    """The first `most` words, and how many more there are."""
     words = list(words)
-    return ", ".join(words[:10]) + (f" and {len(words) - 10} more" if len(words) > 10 else "")
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

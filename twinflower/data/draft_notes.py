@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import NamedTuple
 
 from ..decimals import decimal
+from .cells import few
 from .checks import problems
 from .columns import REFUSE, Category, Column, Number
 from .csv_tables import DELIMITERS, Dialect, with_point
@@ -61,7 +62,7 @@ def drafted(
     tables = read_tables(paths)
     schema = draft(tables, label, private_ranges, event, weight)
     remarks = [_printable(note) for note in [*notes(tables, schema), *_misfits(tables, schema)]]
-    names = " ".join(", ".join(_name(table) for table in tables).split())
+    names = " ".join(", ".join(_name(table.file) for table in tables).split())
     about = _DRAFTED.format(files=names, most=MOST_CATEGORIES)
     return Drafted(about + _comments(remarks) + to_toml(schema), remarks)
 
@@ -102,7 +103,8 @@ def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     for column in schema.columns:
         remarks += _marks(column, whole[column.name])
         remarks += _written(column)
-    for name in numeric_columns(schema):
+    numeric = numeric_columns(schema)
+    for name in (name for name in schema.used if name in numeric):
         remarks += about_units(name, _by_table(held[name], name))
     for column in schema.columns:
         if isinstance(column, Category):
@@ -151,8 +153,8 @@ def _uneven(tables: Sequence[Table]) -> Iterator[str]:
     """A note on the rows of every table that are left out."""
     for table in tables:
         if table.uneven:
-            rows = _first(list(map(str, table.uneven)))
-            yield f"Left out of this draft, because the header has more or fewer fields: row {rows} of {_name(table)}."
+            rows, file = few(map(str, table.uneven), _FEW), _name(table.file)
+            yield f"Left out of this draft, because the header has more or fewer fields: row {rows} of {file}."
 
 
 def _thousands(tables: Sequence[Table], column: str) -> Iterator[str]:
@@ -164,7 +166,7 @@ def _thousands(tables: Sequence[Table], column: str) -> Iterator[str]:
     seen = Seen.of(table.columns[column] for table in tables)
     rest = {number: count for number, count in seen.numbers.items() if number not in read.values()}
     if 0 < cells.total() < sum(rest.values()):
-        values, others = _first([f"{value:g}" for value in read.values()]), spanned(rest)
+        values, others = few((f"{value:g}" for value in read.values()), _FEW), spanned(rest)
         yield (
             f"Column '{column}' has {_quoted(list(read))}, read as {values}, with points between thousands. Is that "
             f"right? The range of its other numbers is [{others.low:g}, {others.high:g}]."
@@ -219,9 +221,9 @@ def _dialects(tables: Sequence[Table], dialect: Dialect) -> Iterator[str]:
     for table in tables:
         if table.dialect and table.dialect != dialect:
             yield (
-                f"{_name(table)} has {_words(table.dialect)}, and other files have {_words(dialect)}: save it like "
-                "these, or give its site a copy of the schema with its own delimiter and decimal, which has the same "
-                "digest."
+                f"{_name(table.file)} has {_words(table.dialect)}, and other files have {_words(dialect)}: save it "
+                "like these, or give its site a copy of the schema with its own delimiter and decimal, which has the "
+                "same digest."
             )
 
 
@@ -232,7 +234,7 @@ def _words(dialect: Dialect) -> str:
 def _mixed(tables: Sequence[Table], column: str, numeric: bool) -> Iterator[str]:
     """A note on a column that holds only numbers in some tables and texts in another one, or is drafted as a number and
     has texts."""
-    seen = [(_name(table), Seen.of([table.columns[column]])) for table in tables]
+    seen = [(_name(table.file), Seen.of([table.columns[column]])) for table in tables]
     plain = [name for name, values in seen if values.texts and not values.others]
     for name, values in seen:
         if values.others and (plain or numeric):
@@ -286,25 +288,16 @@ def _stands_alone(values: Sequence[float], end: int, numbers: Mapping[float, int
 
 
 def _quoted(words: Sequence[str]) -> str:
-    return _first(list(map(repr, words)))
+    return few(map(repr, words), _FEW)
 
 
-def _first(words: Sequence[str]) -> str:
-    """The first words, and how many more there are."""
-    more = len(words) - _FEW
-    return ", ".join(words[:_FEW]) + (f" and {more} more" if more > 0 else "")
-
-
-def _name(table: Table) -> str:
-    return _ascii(Path(table.file.name))
+def _name(file: Path) -> str:
+    """The name of a file in ASCII."""
+    return file.name.encode("ascii", "replace").decode()
 
 
 def _files(files: Iterable[Path]) -> str:
-    return ", ".join(sorted(_ascii(Path(file.name)) for file in files))
-
-
-def _ascii(file: Path) -> str:
-    return str(file).encode("ascii", "replace").decode()
+    return ", ".join(sorted(map(_name, files)))
 
 
 def _printable(text: str) -> str:

@@ -4,7 +4,7 @@ compared, in one table and between tables. Its text with all that it asks: `draf
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from itertools import combinations
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from .columns import Category, Classes, Column, Label, Number, Survival
 from .csv_tables import DELIMITERS, PLAIN, Dialect, has_thousands, recognised, with_point
 from .schema import Schema
 from .schema_file import to_line
-from .seen import FEW, Seen, Written, is_allowed_number, number_in, question, spanned, written
+from .seen import FEW, Seen, Written, number_in, question, spanned, written
 from .tables import CSV, check_names, nested_columns, opened
 from .words import events, is_start
 
@@ -57,12 +57,7 @@ class Table(NamedTuple):
 def read_tables(paths: Sequence[str | Path]) -> list[Table]:
     """Read tables, each in the dialect in which it seems to be written; DataError for one that cannot be read."""
     tables = [_read(Path(path).expanduser()) for path in paths]
-    texts_ = {
-        name: counts
-        for name, counts in by_column(tables).items()
-        if not all(map(is_allowed_number, chain(*counts)))
-    }
-    ways = {name: written(Seen.of(counts)) for name, counts in texts_.items()}
+    ways = {name: written(Seen.of(counts)) for name, counts in by_column(tables).items()}
     known = {name: way for name, way in ways.items() if way}
     return [_plain(table, known) for table in tables] if known else tables
 
@@ -111,7 +106,8 @@ def _read(file: Path) -> Table:
             columns[name].update(texts(values))
     some = any(columns.values())
     if not some and uneven:
-        raise DataError("".join(f"{file}, row {row} {text}" for row, text in list(uneven.items())[:1]))
+        row, text = next(iter(uneven.items()))
+        raise DataError(f"{file}, row {row} {text}")
     if not some:
         raise DataError(f"{file} has a header and no rows")
     return Table(file, dialect, columns, tuple(uneven), thousands)
