@@ -5,15 +5,14 @@ All of this is private data, meant only for the site that holds the table.
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ..errors import DataError, advised
-from .cells import CellError, Cells, numbers, people
-from .columns import Category, Column, Encoder, Number
+from .cells import CellError, Cells, numbers
+from .columns import Category, Column, Number
 from .csv_tables import Piece
 from .schema import Schema
 from .tables import header_problems, numeric_columns, opened
@@ -83,12 +82,12 @@ def _collect(faults: Faults, uneven: Collection[int], schema: Schema, pieces: It
 
     uneven: the numbers of rows that the pieces leave out; it grows while these are read.
     """
-    checks, rows = _checks(schema), 0
+    rows = 0
     numbers = (row for row in itertools.count(1) if row not in uneven)
     for piece in pieces:
         row_numbers = list(itertools.islice(numbers, len(next(iter(piece.values())))))
         for name, cells in piece.items():
-            for index, error in _faults(checks[name], cells):
+            for index, error in _faults(schema, name, cells):
                 text = advised(error.cell, error.remedy)
                 where = f", column '{name}':", error.remedy
                 faults.setdefault(where, []).append((row_numbers[index], text))
@@ -96,34 +95,13 @@ def _collect(faults: Faults, uneven: Collection[int], schema: Schema, pieces: It
     return rows
 
 
-def _checks(schema: Schema) -> dict[str, Callable[[Cells], Any]]:
-    """For every column that is read, a function of its cells that raises CellError if one does not fit."""
-
-    def checked(name: str, encode: Callable[[Cells], Any]) -> Callable[[Cells], Any]:
-        return lambda cells: encode(schema.measured(name, cells))
-
-    def of_column(column: Column) -> Callable[[Cells], Any]:
-        size = len(column.features)
-        return lambda cells: column.encode(cells, schema.absent, np.empty((len(cells), size)))
-
-    def of_label(encode: Encoder) -> Callable[[Cells], Any]:
-        return lambda cells: encode(cells, schema.absent)
-
-    checks = {column.name: of_column(column) for column in schema.columns}
-    checks |= {name: of_label(encode) for name, encode in schema.label.encoders.items()}
-    if schema.weight:
-        checks[schema.weight.column] = of_label(schema.weight.encode)
-    checks[schema.group] = lambda cells: people(cells, schema.absent)
-    return {name: checked(name, check) for name, check in checks.items()}
-
-
-def _faults(check: Callable[[Cells], Any], cells: Cells) -> Iterator[tuple[int, CellError]]:
-    """Yield the place of every cell that does not fit, and why it does not."""
+def _faults(schema: Schema, name: str, cells: Cells) -> Iterator[tuple[int, CellError]]:
+    """Yield the place of every cell of a column that does not fit, and why it does not."""
     try:
-        check(cells)
+        schema.check(name, cells)
     except CellError:
         for index in range(len(cells)):
             try:
-                check(cells[index : index + 1])
+                schema.check(name, cells[index : index + 1])
             except CellError as error:
                 yield index, error

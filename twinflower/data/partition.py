@@ -169,8 +169,8 @@ def partition(
 
     Raises `SettingError` for invalid settings. `Partition.rows` omits rows that belong to no client.
     """
-    for key in settings.keys() & {"sizes"}:  # make() expects the list as text
-        settings[key] = ", ".join(map(str, settings[key]))
+    if "sizes" in settings:  # make() expects the list as text
+        settings["sizes"] = ", ".join(map(str, settings["sizes"]))
     return divide(labels, num_clients, make(PARTITIONERS, "partition", method, settings), seed, num_classes)
 
 

@@ -255,12 +255,11 @@ class Unscaled:
     def scaled(self, ranges: Sequence[Range] | None = None) -> tuple[Floats, Floats]:
         """Features and test features as the objective receives them; without ranges, with [-1, 1] for all."""
         ranges = ranges or [_UNKNOWN] * len(self.schema.private)
-        features = self.finish(self._with(self.rows, ranges))
-        same = self.test_rows is self.rows
-        return features, features if same else self.finish(self._with(self.test_rows, ranges))
+        features = self._finished(self.rows, ranges)
+        return features, features if self.test_rows is self.rows else self._finished(self.test_rows, ranges)
 
-    def _with(self, rows: Floats, ranges: Sequence[Range]) -> Floats:
-        out = rows.copy() if ranges else rows
+    def _finished(self, rows: Floats, ranges: Sequence[Range]) -> Floats:
+        out = rows.copy()
         for index, range_ in zip(self.schema.private_indices, ranges, strict=True):
             out[:, index] = range_.features(out[:, index])
-        return out
+        return self.finish(out)

@@ -72,6 +72,7 @@ from .columns import (
     Classes,
     Column,
     Counts,
+    Encoder,
     Label,
     Marks,
     Number,
@@ -91,12 +92,6 @@ class Scale(NamedTuple):
 
     scale: float = 1.0
     offset: float = 0.0
-
-
-def scaled(cells: Cells, absent: frozenset[str], unit: Scale) -> Measured:
-    """The cells as numbers (rows,) in the unit of the schema, NaN for missing ones; CellError for any other cell."""
-    values = numbers(cells, absent) * unit.scale + unit.offset
-    return np.clip(values, -LARGEST, LARGEST).view(Measured)
 
 
 VERSION = 1
@@ -131,10 +126,16 @@ class Schema:
 
     @property
     def used(self) -> tuple[str, ...]:
-        """Names of all columns that are read: those of the features, the label, and its exposure, the group and the
-        weight if there are any."""
-        weight = [self.weight.column] if self.weight else []
-        return (*self.names, *self.label.encoders, *filter(None, [self.group]), *weight)
+        """Names of all columns that are read: those of the features, and the `encoders`."""
+        return (*self.names, *self.encoders)
+
+    @cached_property
+    def encoders(self) -> Mapping[str, Encoder]:
+        """What encodes the columns that are no features: the label and its exposure, the group and the weight if there
+        are any."""
+        group = {self.group: people} if self.group else {}
+        weight = {self.weight.column: self.weight.encode} if self.weight else {}
+        return {**self.label.encoders, **group, **weight}
 
     @cached_property
     def limits(self) -> dict[str, Range]:
@@ -189,16 +190,22 @@ class Schema:
 
     def measured(self, name: str, cells: Cells) -> Cells:
         """The cells of a column in the unit of the schema, as sites write them; CellError for an invalid cell."""
-        column = self._written.get(name)
-        cells = plain(column, cells, self.dialect.decimal == ",") if column else cells
-        return scaled(cells, self.absent, self.scales[name]) if name in self.scales else cells
+        column = self._by_name.get(name)
+        if isinstance(column, Number) and has_signs(column):
+            cells = plain(column, cells, self.dialect.decimal == ",")
+        if name not in self.scales:
+            return cells
+        scale, offset = self.scales[name]
+        return np.clip(numbers(cells, self.absent) * scale + offset, -LARGEST, LARGEST).view(Measured)
 
-    @cached_property
-    def _written(self) -> dict[str, Number]:
-        """The columns whose numbers are written with a unit, or with limits of detection."""
-        return {
-            column.name: column for column in self.columns if isinstance(column, Number) and has_signs(column)
-        }
+    def check(self, name: str, cells: Cells) -> None:
+        """CellError if one of the cells of a column that is read does not fit."""
+        cells = self.measured(name, cells)
+        if name in self.encoders:
+            self.encoders[name](cells, self.absent)
+        else:
+            column = self._by_name[name]
+            column.encode(cells, self.absent, np.empty((len(cells), len(column.features))))
 
     def with_ranges(self, ranges: Sequence[Range]) -> "Schema":
         """The schema with these ranges in place of the private ones."""
@@ -272,26 +279,20 @@ class Schema:
     def encode_label(self, cells: Mapping[str, Cells]) -> NDArray[Any]:
         """The labels (rows,): class indices, numbers in [-1, 1], counts with their offsets (`losses.packed`), or signed
         times (`survival_labels`)."""
-        parts = []
-        for name, encode in self.label.encoders.items():
-            with _named(name):
-                parts.append(encode(self.measured(name, cells[name]), self.absent))
-        return self.label.joined(*parts)
+        return self.label.joined(*(self._encoded(name, cells) for name in self.label.encoders))
 
     def encode_weights(self, cells: Mapping[str, Cells]) -> Floats | None:
         """The weights (rows,), None for a schema without them."""
-        if not self.weight:
-            return None
-        name = self.weight.column
-        with _named(name):
-            return self.weight.encode(self.measured(name, cells[name]), self.absent)
+        return self._encoded(self.weight.column, cells) if self.weight else None
 
     def encode_groups(self, cells: Mapping[str, Cells]) -> NDArray[np.str_] | None:
         """The names in the group column (rows,), None for a schema without one."""
-        if not self.group:
-            return None
-        with _named(self.group):
-            return people(cells[self.group], self.absent)
+        return self._encoded(self.group, cells) if self.group else None
+
+    def _encoded(self, name: str, cells: Mapping[str, Cells]) -> Any:
+        """What one of the `encoders` makes of its column (rows,)."""
+        with _named(name):
+            return self.encoders[name](self.measured(name, cells[name]), self.absent)
 
     @cached_property
     def digest(self) -> str:
@@ -311,7 +312,11 @@ class Schema:
             "missing-values": list(self.missing_texts),
             "ignore": list(self.ignore),
             **({"group": self.group} if self.group else {}),
-            **(_weight_keys(self.weight) if self.weight else {}),
+            **(
+                {"weight": self.weight.column, "weight-range": _ends(self.weight.range)}
+                if self.weight
+                else {}
+            ),
             **({"terms": [term.text for term in self.terms]} if self.terms else {}),
             "label": _label_table(self.label),
             "columns": {column.name: _column_table(column) for column in self.columns},
@@ -328,28 +333,32 @@ def _named(column: str) -> Iterator[None]:
         raise error.in_column(column) from None
 
 
-def _weight_keys(weight: Weight) -> dict[str, Any]:
-    return {"weight": weight.column, "weight-range": [weight.range.low, weight.range.high]}
+def _ends(span: Range) -> list[float]:
+    return [span.low, span.high]
 
 
 def _label_table(label: Label) -> dict[str, Any]:
     if isinstance(label, Survival):
         values = {"event-values": list(label.happened), "censored-values": list(label.censored)}
-        span = [label.times.low, label.times.high]
         persons = {} if label.one_row is None else {ONE_ROW: label.one_row}
-        return {"column": label.column, "times": span, "event": label.event, **values, **persons}
+        return {
+            "column": label.column,
+            "times": _ends(label.times),
+            "event": label.event,
+            **values,
+            **persons,
+        }
     if isinstance(label, Counts):
-        ends = [label.exposures.low, label.exposures.high]
-        exposure = {"exposure": label.exposure, "exposure-range": ends} if label.exposure else {}
-        return {"column": label.column, "counts": label.most, **exposure}
+        exposure = {"exposure": label.exposure, "exposure-range": _ends(label.exposures)}
+        return {"column": label.column, "counts": label.most, **(exposure if label.exposure else {})}
     if isinstance(label, Target):
-        return {"column": label.column, "range": [label.range.low, label.range.high]}
+        return {"column": label.column, "range": _ends(label.range)}
     return {"column": label.column, "classes": _named_values(label.names, label.values)}
 
 
 def _column_table(column: Column) -> dict[str, Any]:
     kind: dict[str, Any] = (
-        {"range": PRIVATE if column.range is None else [column.range.low, column.range.high]}
+        {"range": PRIVATE if column.range is None else _ends(column.range)}
         if isinstance(column, Number)
         else {"categories": _named_values(column.categories, column.values)}
     )

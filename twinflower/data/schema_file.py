@@ -105,7 +105,9 @@ def make_schema(document: Mapping[str, Any], source: str = "") -> Schema:
     schema = Schema(columns, label, ignored, missing, source, group, _dialect(document), _weight(document))
     sites = _sites(document.get("sites", {}), numeric_columns(schema))
     schema = replace(schema, sites=sites, terms=parse_terms(document.get("terms", []), columns))
-    _check_distinct("columns, label, ignore, group and weight", [*schema.used, *ignored])
+    others = filter(None, [group, document.get("weight")])
+    used = [*schema.names, *label.encoders, *others, *ignored]
+    _check_distinct("columns, label, ignore, group and weight", used)
     _check_distinct("names of features", schema.features)
     _check_persons(schema)
     return schema

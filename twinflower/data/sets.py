@@ -36,6 +36,8 @@ from .sites import OwnData, TableData
 class Data:
     """The settings of a data set."""
 
+    download = False  # a setting of `PublishedData`
+
     name: str = "digits"
     dir: Annotated[
         str, Setting("folder of data files; empty: TWINFLOWER_DATA, or the current folder", unit="path")
@@ -49,19 +51,10 @@ class Data:
     def load(self, folder: str = "", dtype: np.dtype[Any] = DOUBLE, deferred: bool = False) -> Dataset:
         """Load the data set in this precision; `folder` is used for files if `dir` is empty; deferred: see
         `load_dataset`. Raises DataError and SettingError."""
-        options = {
-            "bias": self.bias,
-            "row_norm": self.row_norm,
-            "standardise": self.standardise,
-            "dtype": dtype,
-            "deferred": deferred,
-        }
-        return load_dataset(self.name, self.dir or folder, **options, download=self.downloads)  # type: ignore[arg-type]
-
-    @property
-    def downloads(self) -> bool:
-        """Whether missing files may be downloaded."""
-        return False
+        return load_dataset(
+            self.name, self.dir or folder, bias=self.bias, row_norm=self.row_norm, standardise=self.standardise,
+            download=self.download, dtype=dtype, deferred=deferred,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,11 +63,6 @@ class PublishedData(Data):
 
     name: str = "mnist"
     download: Annotated[bool, Setting("fetch absent files from OpenML")] = False
-
-    @property
-    def downloads(self) -> bool:
-        """Whether missing files may be downloaded."""
-        return self.download
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from .files import FormatError, read_arrays, read_libsvm
 from .ranges import Unscaled
 from .schema import Schema
 from .schema_file import read_schema
-from .tables import Rows, read_names, read_weighted, table_files
+from .tables import Rows, encoded_cells, read_names, read_weighted, table_files
 
 
 @dataclass(frozen=True)
@@ -295,16 +295,8 @@ def load_own_table(data: OwnData) -> Dataset:
 
 def _no_rows(schema: Schema, data: OwnData) -> Rows:
     """As `_read`, for a table without rows."""
-    features = np.empty((0, len(schema.features)))
-    labels = np.empty(0, np.int64 if schema.num_classes else np.float64)
-    weights = np.empty(0) if schema.weight else None
-    groups, marks = (
-        np.empty(0, np.str_) if schema.group else None,
-        np.empty((0, len(schema.marked)), np.int8),
-    )
-    return Rows(
-        features if schema.private else _finished(features, schema, data), labels, marks, weights, groups
-    )
+    rows = encoded_cells(dict.fromkeys(schema.used, ()), schema)
+    return rows if schema.private else rows._replace(features=_finished(rows.features, schema, data))
 
 
 def _read(file: str | Path, schema: Schema, data: TableData | OwnData) -> Rows:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import DataError, cause
+from ..errors import UNUSABLE, DataError, cause
 from .cells import CellError, Cells, Floats, listed, texts
 from .columns import Classes, Marks, Number, Survival
 from .csv_tables import Dialect, Piece, read_header, read_pieces
@@ -84,18 +84,24 @@ def encoded(path: str | Path, schema: Schema, labelled: bool) -> Iterator[Rows]:
     schema = schema.at(file)
     for piece in _pieces(file, schema, schema.used if labelled else schema.names):
         try:
-            features, marks = schema.encode_marked(piece)
-            labels = schema.encode_label(piece) if labelled else np.zeros(len(features))
-            weights = schema.encode_weights(piece) if labelled else None
-            groups = schema.encode_groups(piece) if labelled else None
-            marks = np.hstack([marks, schema.limit_marks(piece)]) if labelled else marks
+            rows = encoded_cells(piece, schema, labelled)
         except CellError as error:
             text = f"{file}, row {row + error.row + 1}, {error.cell}"
             raise DataError(text, error.reason, error.remedy) from None
-        row += len(features)
-        yield Rows(features, labels, marks, weights, groups)
+        row += len(rows.features)
+        yield rows
     if not row > 0:
         raise DataError(f"{file} has a header and no rows", "its table has no rows")
+
+
+def encoded_cells(cells: Mapping[str, Cells], schema: Schema, labelled: bool = True) -> Rows:
+    """The rows of a table given by columns, all labels 0 without `labelled`; CellError for an invalid cell."""
+    features, marks = schema.encode_marked(cells)
+    if not labelled:
+        return Rows(features, np.zeros(len(features)), marks)
+    labels, weights = schema.encode_label(cells), schema.encode_weights(cells)
+    groups = schema.encode_groups(cells)
+    return Rows(features, labels, np.hstack([marks, schema.limit_marks(cells)]), weights, groups)
 
 
 def check_groups(path: str | Path, schema: Schema, most: int) -> None:
@@ -106,10 +112,7 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
     if not schema.group:
         return
     file = Path(path).expanduser()
-    people = _texts(file, schema, schema.used, schema.group)
-    if "" in people:
-        row = people.index("") + 1
-        raise DataError(f"{file}, row {row}, column '{schema.group}': a person must be named", _PEOPLE)
+    people = _present(file, schema, schema.used, schema.group, ": a person must be named", _PEOPLE)
     largest = max(Counter(people).values(), default=0)
     if not largest <= most:
         raise DataError(
@@ -122,17 +125,18 @@ def check_groups(path: str | Path, schema: Schema, most: int) -> None:
 def read_names(path: str | Path, schema: Schema, column: str) -> list[str]:
     """The canonical texts of a column (rows,) that the schema ignores; DataError if one is missing."""
     file = Path(path).expanduser()
-    names = _texts(file, schema, (column,), column)
-    if "" in names:
-        row = names.index("") + 1
-        raise DataError(f"{file}, row {row}, column '{column}' is missing, and every row needs its site")
+    return _present(file, schema, (column,), column, " is missing, and every row needs its site")
+
+
+def _present(
+    file: Path, schema: Schema, needed: Sequence[str], column: str, fault: str, reason: str = UNUSABLE
+) -> list[str]:
+    """The canonical texts of one of the needed columns (rows,); DataError(fault, reason) where one is missing."""
+    names = [text for piece in _pieces(file, schema, needed) for text in texts(listed(piece[column]))]
+    for row, text in enumerate(names, 1):
+        if not text or text in schema.absent:
+            raise DataError(f"{file}, row {row}, column '{column}'{fault}", reason)
     return names
-
-
-def _texts(file: Path, schema: Schema, needed: Sequence[str], column: str) -> list[str]:
-    """The canonical texts of one of the needed columns (rows,), empty where the value is missing."""
-    all_texts = [text for piece in _pieces(file, schema, needed) for text in texts(listed(piece[column]))]
-    return ["" if text in schema.absent else text for text in all_texts]
 
 
 def _all(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:

@@ -82,7 +82,8 @@ class Product:
         whole = np.ones((1, 1))
         for name, power in self.factors:
             block = blocks[name][:, :1] ** power if isinstance(columns[name], Number) else blocks[name]
-            whole = (whole[:, :, None] * block[:, None, :]).reshape(len(block), -1)
+            products = whole[:, :, None] * block[:, None, :]
+            whole = products.reshape(len(block), whole.shape[1] * block.shape[1])
         return whole
 
 
