@@ -20,7 +20,6 @@ from twinflower.errors import ReplyError, SettingError
 from twinflower.models.discrimination import (
     Bins,
     ScoreTable,
-    log_odds,
     ranked,
 )
 from twinflower.models.evaluation import SCORE_COLUMNS, Evaluation, Released, score_columns
@@ -430,7 +429,7 @@ def test_without_privacy_the_sites_together_are_all_held_out_rows(keys):
     setup = prepare(parse(keys))
     result = inprocess.train(setup)
     rows = Batch(setup.dataset.features[setup.held.rows], setup.dataset.labels[setup.held.rows])
-    scores = 1 / (1 + np.exp(-log_odds(setup.objective, result.model, rows.features)))
+    scores = 1 / (1 + np.exp(-Bins(1).scores(setup.objective, result.model, rows.features)))
     last = result.rows[-1]
     assert last["held_out_brier"] == pytest.approx(brier_score_loss(rows.labels, scores), rel=1e-12)
     assert abs(last["held_out_auc"] - roc_auc_score(rows.labels, scores)) < 0.03  # 20 bins
@@ -531,7 +530,7 @@ def test_scores_that_are_no_probabilities_are_refused(keys):
     with pytest.raises(SettingError, match="set objective.name to softmax or logistic; got rowwise-logistic"):
         prepare(parse(keys | {"objective.name": "rowwise-logistic"}))
     with pytest.raises(SettingError, match="no scores"):
-        log_odds(object(), np.zeros(1), np.zeros((1, 1)))
+        Bins(1).scores(object(), np.zeros(1), np.zeros((1, 1)))
 
 
 # ------------------------------------------------------------------------------------- what users see
@@ -568,7 +567,7 @@ def test_predict_evaluates_a_table(keys, tmp_path):
     evaluated(folder, table, "--out", out)
     found = {row["name"]: float(row["value"]) for row in csv.DictReader(out.read_text().splitlines())}
     test = result.setup.dataset
-    scores = 1 / (1 + np.exp(-log_odds(result.setup.objective, result.model, test.test_features)))
+    scores = 1 / (1 + np.exp(-Bins(1).scores(result.setup.objective, result.model, test.test_features)))
     assert_allclose(found["area under the ROC curve"], roc_auc_score(test.test_labels, scores))
     assert_allclose(found["Brier score"], brier_score_loss(test.test_labels, scores))
     assert_allclose(found["accuracy"], result.rows[-1]["test_accuracy"])

@@ -11,7 +11,7 @@ from ..concordance import concordance, integrated_brier
 from ..errors import SettingError, require
 from ..known_objectives import PROBABILISTIC
 from ..survival_labels import unsigned
-from .discrimination import Bins, ClassBins, ClassTable, ScoreTable, one_against_rest, ranked
+from .discrimination import Bins, ClassBins, ClassTable, ScoreTable, log_odds, one_against_rest, ranked
 from .intervals import Share, mean_share, share
 from .model import scored
 from .survival_model import RiskModel
@@ -118,7 +118,7 @@ def _of_classes(model: TrainedClassifier, scores: Array, predicted: Labels, labe
         return Assessment(measures, confusion)
     if classes > 2:
         return _of_many(model, scores, labels, Assessment(measures, confusion))
-    odds = scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
+    odds = log_odds(scores)
     table = Bins(_BINS).around(odds).table(odds, labels)
     further = [_named("area under the ROC curve", ranked(odds, labels)), Measure("Brier score", table.brier)]
     return Assessment([*measures, *further], confusion, table)

@@ -27,9 +27,9 @@ of R's formula age * sex + I(age^2), for which numbers are not scaled.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from itertools import product
 from typing import NamedTuple
 
@@ -46,31 +46,19 @@ from .inputs import Inputs
 INTERCEPT, BASELINE, PER_UNIT, MISSING = "(intercept)", "(baseline)", "per unit", "is missing"
 
 
-class Term(NamedTuple):
-    """A row of the table for one outcome.
-
-    column: its name, or "(intercept)". term: "per unit" of a number, a category, or "is missing". reference: what the
-    term is compared with, a category or the middle of a range; empty if nothing. estimate: how the term changes the
-    score. selected: whether the model's own weight of this feature is not 0, which says what a sparse model uses. A
-    category that is not selected differs from a reference that is.
-    """
-
-    column: str
-    term: str
-    reference: str
-    estimate: float
-    selected: bool
-
-
 class Coefficient(NamedTuple):
-    """A row of the table of coefficients; column, term, reference, estimate and selected are those of a `Term`.
+    """A row of the table of coefficients.
 
     outcome, against: the class whose odds are meant, and the reference class; of counts and of survival their column
-    and "", and both empty for a regression. low, high: the ends of the 95% interval of the estimate. effect: what
-    exp(estimate) is a ratio of, "odds", "rate", "hazard" or "hazard odds"; empty for a regression. ratio, ratio_low,
-    ratio_high: exp of estimate, low and high, of the intercept the odds themselves; NaN for a regression. std_error (of
-    the estimate), p_value (of the hypothesis that the coefficient is 0) and the ends of intervals: NaN unless sites
-    have sent what they follow from (`models.inference`) and the model is near the maximum, and for a reference.
+    and "", and both empty for a regression. column: its name, or "(intercept)". term: "per unit" of a number, a
+    category, or "is missing". reference: what the term is compared with, a category or the middle of a range; empty if
+    nothing. estimate: how the term changes the score. selected: whether the model's own weight of this feature is not
+    0, which says what a sparse model uses. A category that is not selected differs from a reference that is. low, high:
+    the ends of the 95% interval of the estimate. effect: what exp(estimate) is a ratio of, "odds", "rate", "hazard" or
+    "hazard odds"; empty for a regression. ratio, ratio_low, ratio_high: exp of estimate, low and high, of the intercept
+    the odds themselves; NaN for a regression. std_error (of the estimate), p_value (of the hypothesis that the
+    coefficient is 0) and the ends of intervals: NaN unless sites have sent what they follow from (`models.inference`)
+    and the model is near the maximum, and for a reference.
     """
 
     outcome: str
@@ -105,13 +93,13 @@ def table(
     """
     scaled = weights.astype(np.float64) * _common(inputs)
     intercept = float(scaled[-1]) if inputs.bias else 0.0
-    terms = _terms(inputs, scaled[: inputs.num_features], intercept)
+    new = partial(Coefficient, outcome, against, effect=effect)
+    terms = _terms(inputs, scaled[: inputs.num_features], intercept, new)
+    if not effect:
+        return terms
     with np.errstate(over="ignore"):  # estimates that do not exist
-        ratios = np.exp([term.estimate for term in terms]) if effect else np.full(len(terms), np.nan)
-    return [
-        Coefficient(outcome, against, *term, effect, float(ratio))
-        for term, ratio in zip(terms, ratios, strict=True)
-    ]
+        ratios = np.exp([term.estimate for term in terms]).tolist()
+    return [term._replace(ratio=ratio) for term, ratio in zip(terms, ratios, strict=True)]
 
 
 def compared(inputs: Inputs, references: Mapping[str, str]) -> Inputs:
@@ -163,24 +151,26 @@ def _common(inputs: Inputs) -> float:
     return inputs.factor
 
 
-def _terms(inputs: Inputs, weights: Array, intercept: float) -> list[Term]:
+def _terms(
+    inputs: Inputs, weights: Array, intercept: float, new: Callable[..., Coefficient]
+) -> list[Coefficient]:
     """The terms, the intercept first, given the weights of the features before they are multiplied by a factor."""
     if inputs.schema:
         rows, matrix = _by_schema(inputs.schema)
         shift, *estimates = (matrix @ weights).tolist()
         used = [bool(row.feature is not None and weights[row.feature]) for row in rows]
         terms = [
-            Term(row.column, row.term, row.reference, estimate, known)
+            new(row.column, row.term, row.reference, estimate, known)
             for row, estimate, known in zip(rows, estimates, used, strict=True)
         ]
     else:
         slopes = weights if inputs.spread is None else weights / inputs.spread
         shift = 0.0 if inputs.centre is None else -float(slopes @ inputs.centre)
         terms = [
-            Term(name, PER_UNIT, "", float(slope), bool(slope))
+            new(name, PER_UNIT, "", float(slope), bool(slope))
             for name, slope in zip(inputs.names, slopes, strict=True)
         ]
-    return [Term(INTERCEPT, "", "", intercept + shift, bool(intercept)), *terms]
+    return [new(INTERCEPT, "", "", intercept + shift, bool(intercept)), *terms]
 
 
 # --- of a schema, whose features are polynomials

@@ -23,24 +23,14 @@ from .score_bins import ROUNDING, ScoreBins, counted, scores_of
 GROUPS = 10  # of the calibration curve
 
 
-def log_odds(objective: Any, x: Array, features: Array) -> Array:
-    """The log odds (b,) of the second of two classes; minus infinity where they are not a number.
-
-    SettingError for an objective without `Scores`.
-    """
-    with np.errstate(all="ignore"):  # a diverging model
-        scores = scores_of(objective, x, features)
-        return counted(scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0])
+def log_odds(scores: Array) -> Array:
+    """The log odds (rows,) of the second of two classes, given their scores (rows, 1 or 2)."""
+    return scores[:, 0] if scores.shape[1] == 1 else scores[:, 1] - scores[:, 0]
 
 
 @dataclass(frozen=True)
 class Bins(ScoreBins):
     """Public bins of the log odds of the second of two classes."""
-
-    @property
-    def histograms(self) -> int:
-        """One: a row is in one count."""
-        return 1
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -53,8 +43,12 @@ class Bins(ScoreBins):
         return 4, self.number
 
     def scores(self, objective: Any, x: Array, features: Array) -> Array:
-        """The log odds (b,) of rows (b, features) under the model x (d,)."""
-        return log_odds(objective, x, features)
+        """The log odds (b,) of rows (b, features) under the model x (d,); minus infinity where they are not a number.
+
+        SettingError for an objective without `Scores`.
+        """
+        with np.errstate(all="ignore"):  # a diverging model
+            return counted(log_odds(scores_of(objective, x, features)))
 
     def counts(self, odds: Array, labels: Labels) -> Array:
         """The numbers of rows (2, number) with labels 0 and 1 by bin of their log odds (b,); a row is in one cell."""

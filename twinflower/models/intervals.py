@@ -14,17 +14,17 @@ LEVEL = 0.95
 """How often an interval covers the share, at least."""
 
 
-def share_interval(count: float, rows: int, sigma: float = 0.0, level: float = LEVEL) -> tuple[float, float]:
+def share_interval(count: float, rows: int, sigma: float = 0.0) -> tuple[float, float]:
     """An interval for p, given count = B + sigma Z with B binomial (rows, p) and Z standard normal.
 
     It holds every p in [0, 1] for which neither a count this high nor one this low has a probability below
-    (1 - level) / 2, so it covers p with probability `level` at least, whatever p, rows and sigma are. Without noise it
+    (1 - LEVEL) / 2, so it covers p with probability `LEVEL` at least, whatever p, rows and sigma are. Without noise it
     is the interval of Clopper and Pearson ("The use of confidence or fiducial limits", Biometrika 1934). A count
     below 0 or above rows is taken as 0 or rows, which can only widen the interval, and keeps it from shrinking to a
     point.
     """
     count = min(max(count, 0.0), float(rows))
-    alpha = (1 - level) / 2
+    alpha = (1 - LEVEL) / 2
     return _lowest(count, rows, sigma, alpha), 1 - _lowest(rows - count, rows, sigma, alpha)
 
 

@@ -141,13 +141,13 @@ class TrainedModel(ABC):
 
     def document(self) -> dict[str, Any]:
         """Everything except x as a JSON-compatible dictionary."""
-        target = {"middle": self.middle, "half": self.half}
         return {
             "version": VERSION,
             "objective": self.objective,
             **self.form,
             "classes": list(self.classes),
-            **target,
+            "middle": self.middle,
+            "half": self.half,
             "inputs": self.inputs.document(),
             "origin": dict(self.origin),
             "facts": self.facts.document,
@@ -156,8 +156,7 @@ class TrainedModel(ABC):
 
     def arrays(self) -> dict[str, Any]:
         """The arrays of the file model.npz, by name."""
-        text = {"description": np.array(json.dumps(self.document(), ensure_ascii=True))}
-        return {"x": self.x} | text
+        return {"x": self.x, "description": np.array(json.dumps(self.document(), ensure_ascii=True))}
 
     def save(self, path: str | Path) -> None:
         """Write the model, without `information`, to a file that `load` can read."""

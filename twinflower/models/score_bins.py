@@ -135,9 +135,9 @@ class ScoreBins(ABC):
         return math.sqrt(2 * self.histograms)
 
     @property
-    @abstractmethod
     def histograms(self) -> int:
         """In how many of the counts a row is."""
+        return 1
 
     @property
     @abstractmethod
@@ -145,9 +145,9 @@ class ScoreBins(ABC):
         """The shape of the counts."""
 
     @property
-    @abstractmethod
     def exact_shape(self) -> tuple[int, ...]:
-        """The shape of the cells of a table without noise."""
+        """The shape of the cells of a table without noise; by default that of the counts."""
+        return self.shape
 
     @abstractmethod
     def scores(self, objective: Any, x: Array, features: Array) -> Array:

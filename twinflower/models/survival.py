@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .. import special
 from ..arrays import Array, Index, Labels, Mask
 from ..errors import SettingError
 from ..survival_labels import comparable, unsigned
@@ -183,10 +184,8 @@ def log_rank(strata: Iterable[SurvivalTable]) -> LogRank | None:
     freedom = int(varies.sum())
     if not freedom:
         return None
-    from scipy.special import chdtrc  # slow to import
-
     statistic = float(((gap @ axes[:, varies]) ** 2 / sizes[varies]).sum())
-    return LogRank(statistic, freedom, float(chdtrc(freedom, statistic)))
+    return LogRank(statistic, freedom, float(special.chdtrc(freedom, statistic)))
 
 
 def _differences(cells: Array) -> tuple[Array, Array]:

@@ -186,24 +186,17 @@ def areas(risks: Array, at: Iterable[float], times: Array, events: Mask) -> list
 
 @dataclass(frozen=True)
 class TimeBins(ScoreBins):
-    """Public bins of the risks of persons, and the ends of a public grid of times."""
+    """Public bins of the risks of persons, and the ends of a public grid of times.
+
+    A person is in one count, from which the areas at all times follow.
+    """
 
     times: tuple[float, ...] = (1.0,)
-
-    @property
-    def histograms(self) -> int:
-        """One: a person is in one count, from which the areas at all times follow."""
-        return 1
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(2 T + 1, number)."""
         return TimeGrid(self.times).cells, self.number
-
-    @property
-    def exact_shape(self) -> tuple[int, ...]:
-        """That of the counts."""
-        return self.shape
 
     def scores(self, objective: Any, x: Array, features: Array) -> Array:
         """The risks (b,) of rows (b, features) under the model x (d,)."""

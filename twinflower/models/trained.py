@@ -34,6 +34,7 @@ from ..problems.networks import NETWORKS
 from ..problems.objectives import LOSSES, score_of
 from ..problems.stratified_cox import STRATIFIED_COX
 from .coefficients import Coefficient, table
+from .discrimination import log_odds
 from .facts import Facts
 from .information import Information
 from .inputs import Inputs
@@ -93,9 +94,7 @@ class TrainedClassifier(TrainedModel):
     def decision_function(self, rows: Any) -> Array:
         """Scores (rows, classes); for two classes (rows,), positive for the second class."""
         scores = self.scores(rows)
-        if scores.shape[1] == 1:
-            return scores[:, 0]
-        return scores[:, 1] - scores[:, 0] if len(self.classes) == 2 else scores
+        return log_odds(scores) if len(self.classes) == 2 else scores
 
     def class_indices(self, rows: Any) -> NDArray[Any]:
         """Indices of the predicted classes in `classes_`, (rows,)."""
