@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from twinflower.arrays import Array
 from twinflower.concordance import concordance
 from twinflower.errors import SettingError, require
-from twinflower.models.survival_model import TrainedSurvival
+from twinflower.models.trained import TrainedSurvival
 from twinflower.problems.discrete_cox import DISCRETE_COX, LINKS, CoxObjective, interval_ends
 from twinflower.survival_labels import signed, unsigned
 

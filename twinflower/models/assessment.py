@@ -14,9 +14,8 @@ from ..survival_labels import unsigned
 from .discrimination import Bins, ClassBins, ClassTable, ScoreTable, log_odds, one_against_rest, ranked
 from .intervals import Share, mean_share, share
 from .model import scored
-from .survival_model import RiskModel
 from .time_auc import areas
-from .trained import Trained, TrainedClassifier, TrainedRegressor, TrainedSurvival
+from .trained import RiskModel, Trained, TrainedClassifier, TrainedRegressor, TrainedSurvival
 
 _BINS = 100
 _MOST_TIMES = 10
