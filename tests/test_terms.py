@@ -162,7 +162,8 @@ def test_clipped_values_of_a_term_are_those_of_its_columns(tmp_path):
     file = tmp_path / "schema.toml"
     file.write_text(file.read_text().replace("[20, 80]", "[20.6, 79.7]").replace("[0, 10]", "[0.1, 9.95]"))
     (result,) = cohort.train([prepare(parse(keys))])
-    facts = twinflower.load(write_run(result, tmp_path / "run")).facts
+    model = twinflower.load(write_run(result, tmp_path / "run"))
+    facts = model.coefficients().facts
     rows = pooled(tmp_path)
     age, dose = ~rows.age.between(20.6, 79.7), ~rows.dose.between(0.1, 9.95)
     expected = {

@@ -213,7 +213,7 @@ def inferred(
 ) -> Inference:
     """The coefficients of a model, the facts about them and remarks; see `TrainedModel.coefficients`."""
     done = _inferred(replace(model, inputs=compared(model.inputs, references or {})), robust)
-    trained = {name: getattr(model.facts, name) for name in ("events", "dropped", "clipped")}
+    trained = {name: getattr(model.facts, name) for name in ("events", "dropped", "clipped", "clipped_rows")}
     rows = model.facts.rows if done.facts.rows is None else done.facts.rows
     if weightless := (model.facts.rows or 0) - (rows or 0):
         trained["dropped"] = {**model.facts.dropped, _WEIGHTLESS: weightless}
