@@ -175,7 +175,8 @@ class TrainedRegressor(TrainedModel):
 
 
 class RiskModel(TrainedModel):
-    """A trained model of survival."""
+    """A trained model of survival: the discrete-time Cox model (`problems.discrete_cox`), or Cox's model stratified by
+    site (`problems.stratified_cox`), which has no baseline."""
 
     @property
     def coef_(self) -> Array:
@@ -260,7 +261,8 @@ class TrainedSurvival(RiskModel):
         """The coefficients, after the baseline of every interval, which includes the weight of the column of ones."""
         level, *terms = table(self.inputs, self._matrix[0], self._event, effect=self.hazards.link.ratio)
         alphas = self.x[self._model.num_features :].astype(np.float64)
-        return [*map(lambda end, alpha: _baseline(level, end, alpha), self.times, alphas), *terms]
+        baseline = [_baseline(level, end, alpha) for end, alpha in zip(self.times, alphas, strict=True)]
+        return [*baseline, *terms]
 
 
 def _baseline(level: Coefficient, end: float, alpha: float) -> Coefficient:
