@@ -100,9 +100,7 @@ def read_pieces(
 def _check_joined(file: Path, header: Sequence[str], columns: Sequence[Cells], row: int) -> None:
     """DataError if a row, of which `row` come before, is the header again."""
     first = listed(columns[0])
-    for index in (
-        (index for index, cell in enumerate(first) if cell == header[0]) if header[0] in first else ()
-    ):
+    for index in [index for index, cell in enumerate(first) if cell == header[0]]:
         if all(str(column[index]).strip() == name for name, column in zip(header, columns, strict=True)):
             raise DataError(
                 f"{file}, row {row + index + 1} is the header again, as where files were joined",

@@ -157,10 +157,9 @@ class Released(NamedTuple):
     @classmethod
     def together(cls, sites: Iterable["Released"]) -> "Released":
         """The sums over the rows of all of these sites."""
-        known = list(sites)
-        gradients, matrices = [site.gradient for site in known], [site.matrix for site in known]
-        noises = math.hypot(*(s.gradient_noise for s in known)), math.hypot(*(s.matrix_noise for s in known))
-        return cls(np.sum(gradients, 0), np.sum(matrices, 0), *noises)
+        gradients, matrices, *noises, _ = zip(*sites, strict=True)
+        of_gradient, of_matrix = (math.hypot(*noise) for noise in noises)
+        return cls(np.sum(gradients, 0), np.sum(matrices, 0), of_gradient, of_matrix)
 
 
 def released_size(d: int) -> int:
