@@ -89,7 +89,8 @@ def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
     """What the author of a schema should look at, a sentence or two each."""
     remarks = [*_uneven(tables), *_dialects(tables, schema.dialect), *_names(tables)]
     numbers = {column.name for column in schema.columns if isinstance(column, Number)}
-    held = {name: _holders(tables, name) for name in (*schema.used, *filter(None, schema.ignore))}
+    names = (*schema.used, *filter(None, schema.ignore))
+    held = {name: [table for table in tables if name in table.columns] for name in names}
     whole = {name: Seen.of(table.columns[name] for table in holders) for name, holders in held.items()}
     remarks += about_event(schema.label, whole[getattr(schema.label, "event", schema.label.column)])
     for name in (*schema.names, *filter(None, schema.ignore)):
@@ -110,10 +111,6 @@ def notes(tables: Sequence[Table], schema: Schema) -> list[str]:
         if isinstance(column, Category):
             remarks += about_levels(column, _by_table(held[column.name], column.name))
     return remarks
-
-
-def _holders(tables: Sequence[Table], column: str) -> list[Table]:
-    return [table for table in tables if column in table.columns]
 
 
 def _by_table(tables: Sequence[Table], column: str) -> dict[str, Seen]:

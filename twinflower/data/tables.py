@@ -176,9 +176,11 @@ def table_files(pattern: str) -> list[Path]:
 
 
 def _pieces(file: Path, schema: Schema, needed: Sequence[str]) -> Iterator[Piece]:
-    """Yield the needed columns of a table in pieces of some rows, after checking the header."""
+    """Yield the needed columns of a table in pieces of some rows; DataError unless each of them occurs once, and all
+    others are the label or ignored columns."""
     header, pieces = opened(file, schema.dialect)
-    _check_header(file, header, schema, needed)
+    for text, remedy in header_problems(file, header, schema, needed):
+        raise DataError(text, _COLUMNS, remedy)
     return pieces(needed, numeric_columns(schema))
 
 
@@ -190,12 +192,6 @@ def numeric_columns(schema: Schema) -> set[str]:
     weight = {schema.weight.column} if schema.weight else set()
     features = {column.name for column in schema.columns if isinstance(column, Number)}
     return {*label.encoders} - event - classes | features | weight
-
-
-def _check_header(file: Path, header: Sequence[str], schema: Schema, needed: Sequence[str]) -> None:
-    """DataError unless each needed column occurs once, and all others are the label or ignored columns."""
-    for text, remedy in header_problems(file, header, schema, needed):
-        raise DataError(text, _COLUMNS, remedy)
 
 
 def header_problems(
