@@ -72,9 +72,16 @@ def replay(
             for state, rows, noise in zip(states, (data, neighbour), (tape, forced), strict=True)
         ]
         states = [outcome[0] for outcome in outcomes]
-        same = [_same([outcome[part] for outcome in outcomes]) for part in (1, 0)]
+        message, state = (_same([outcome[part] for outcome in outcomes]) for part in (1, 0))
         moves += [
-            Move(round_, float(np.linalg.norm(a - b)), sensitivity * float(asked[1]), *same, asked == other)
+            Move(
+                round_,
+                float(np.linalg.norm(a - b)),
+                sensitivity * float(asked[1]),
+                message,
+                state,
+                asked == other,
+            )
             for a, b, asked, other in zip(tape.values, forced.values, tape.asked, forced.asked, strict=True)
         ]
     return moves
