@@ -189,12 +189,8 @@ class Features:
     def rounds(self) -> Array:
         """The round of every entry of `values` (q,)."""
         if self.directions.size:
-            return np.repeat(_round_numbers(self.layout), len(self.directions))
+            return np.repeat(sorted({round_ for round_, *_ in self.layout}), len(self.directions))
         return np.repeat([round_ for round_, *_ in self.layout], [size for *_, size in self.layout])
-
-
-def _round_numbers(layout: Sequence[tuple[int, str, int]]) -> list[int]:
-    return sorted({round_ for round_, *_ in layout})
 
 
 def _rounds(layout: Sequence[tuple[int, str, int]], run: Transcript) -> list[Array]:

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from twinflower.errors import SettingError, cause, require
 from twinflower.flower_messages import FIT, request_record
 from twinflower.privacy.accountant import check_count
+from twinflower.strategies.sites import WrappedGrid
 
 from ..runtimes import flower_internals
 from .transcript import Outcome, Transcript, of_exception, of_message, of_records
@@ -175,41 +175,15 @@ def _updated(message: Message, current: ArrayRecord, update: Update, weight: str
     return Message(RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics}), reply_to=message)
 
 
-class _Nodes(Grid):
-    """A grid that has nodes 1..N and sends nothing."""
+class _Nodes(WrappedGrid):
+    """A grid that has nodes 1..N and no other grid to pass messages on to, so that sending one is an error."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def set_run(self, run: Any) -> None:
-        """There is no run."""
-
-    @property
-    def run(self) -> Any:
-        """There is no run."""
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        """Deprecated in Flower; use `Message`."""
-        raise NotImplementedError
-
     def get_node_ids(self) -> Iterable[int]:
         """The node numbers."""
         return range(1, self.number + 1)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Nothing is sent."""
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Nothing is received."""
-        raise NotImplementedError
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Nothing is sent."""
-        raise NotImplementedError
 
 
 def _begin(seed: int) -> None:
