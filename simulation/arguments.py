@@ -82,8 +82,10 @@ def train(
 def close(plan: Experiment, folder: Path, failures: Sequence[str]) -> None:
     """Print the last lines of a command that has run an experiment; RunError if a run failed."""
     from .report.messages import broken, repeated
+    from .report.study import Study
 
-    say(*repeated(plan, folder), f"results: {folder}", *broken(plan, folder))
+    study = Study.of_experiment(plan, folder)
+    say(*repeated(study), f"results: {folder}", *broken(study))
     if failures:
         raise RunError("; ".join(failures))
 

@@ -15,7 +15,7 @@ if not (_inside / "strategies").is_dir():
 
 _LATER = {  # public names and their modules, imported on first use
     "load": "models.trained",
-    "read": "simulation.report.frame",
+    "read": "simulation.report.study",
     "FederatedClassifier": "simulation.estimators",
     "FederatedRegressor": "simulation.estimators",
     "FederatedCoxRegressor": "simulation.cox_estimator",

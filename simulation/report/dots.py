@@ -27,15 +27,14 @@ def compose(experiment: Experiment, out: Path) -> Figure:
 
     A curve is a line of dots, one per seed. Panels of one data set share their scales.
     """
-    names = list(dict.fromkeys(curve.panel for curve in experiment.curves))
-    panels = [[curve for curve in experiment.curves if curve.panel == name] for name in names]
-    heights = [_AROUND + _CURVE * len(panel) for panel in panels]
+    panels = experiment.panels
+    heights = [_AROUND + _CURVE * len(panel) for panel in panels.values()]
     width = _WIDTH * len(experiment.y) + _LETTER * max(len(curve.label) for curve in experiment.curves)
     figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots(len(panels), len(experiment.y), squeeze=False, sharey="row", height_ratios=heights)
     first: dict[str, Sequence[Axes]] = {}
-    for row, panel, name in zip(axes, panels, names, strict=True):
+    for row, (name, panel) in zip(axes, panels.items(), strict=True):
         for ax, shared in zip(row, first.setdefault(str(panel[0].config.data.name), row), strict=True):
             if ax is not shared:
                 ax.sharex(shared)

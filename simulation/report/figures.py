@@ -1,7 +1,7 @@
 """Figures, drawn from stored results only."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -76,11 +76,11 @@ def compose_experiment(experiment: Experiment, out: Path) -> Figure:
     """The figure of an experiment whose results are in the folder `out`."""
     if experiment.x == CURVE:
         return dots.compose(experiment, out)
-    panels = list(dict.fromkeys(curve.panel for curve in experiment.curves))
+    panels = experiment.panels
     across = min(len(panels), _ACROSS)
     figure, columns = _panels(len(panels), len(experiment.y), across)
     notes = [_draw_column(axes, experiment, out, panel) for axes, panel in zip(columns, panels, strict=True)]
-    for alike in _of_one_data_set(experiment, panels):
+    for alike in _of_one_data_set(panels.values()):
         for row in columns[alike].T:
             _share_scale([ax for ax in row if np.isfinite(ax.dataLim.y0)])
     by_lines = len(panels) == 1 or not experiment.ends  # else points whose lines end anywhere
@@ -143,8 +143,7 @@ def _panels(count: int, rows: int, across: int) -> tuple[Figure, np.ndarray]:
 
 def _draw_column(axes: np.ndarray, experiment: Experiment, out: Path, panel: str) -> str:
     """Draw all quantities of one panel, from top to bottom, and return the note that explains its bands."""
-    curves = [curve for curve in experiment.curves if curve.panel == panel]
-    found = runs_of(experiment, out, curves)
+    found = runs_of(experiment, out, experiment.panels[panel])
     shown = [_draw_panel(ax, experiment, found, y) for ax, y in zip(axes, experiment.y, strict=True)]
     for nth, (ax, lines) in enumerate(zip(axes, shown, strict=True)):
         _title(ax, "" if nth else panel, lines)
@@ -214,12 +213,11 @@ def _filled(text: str, letters: int) -> str:
     return fill(re.sub(r" (?== )|(?<= =) | (?=[\d.e-]+\))", "\N{NO-BREAK SPACE}", text), letters)
 
 
-def _of_one_data_set(experiment: Experiment, panels: list[str]) -> list[list[int]]:
+def _of_one_data_set(panels: Iterable[Sequence[Curve]]) -> list[list[int]]:
     """The places of the panels, grouped by the data sets of their curves."""
     groups: dict[frozenset[str], list[int]] = {}
     for place, panel in enumerate(panels):
-        data = frozenset(str(c.config.data.name) for c in experiment.curves if c.panel == panel)
-        groups.setdefault(data, []).append(place)
+        groups.setdefault(frozenset(str(curve.config.data.name) for curve in panel), []).append(place)
     return list(groups.values())
 
 
@@ -311,11 +309,9 @@ def _name_lines(figure: Figure, panels: np.ndarray, text: str, across: int) -> N
 
 def _same_roles(experiment: Experiment) -> bool:
     """Whether every panel has a method of its own and the panels have the same curves, which then have the colours."""
-    panels: dict[str, list[Curve]] = {}
-    for curve in experiment.curves:
-        panels.setdefault(curve.panel, []).append(curve)
-    methods = [{curve.config.algorithm for curve in panel} for panel in panels.values()]
-    lines = {tuple(dict.fromkeys(curve.line for curve in panel)) for panel in panels.values()}
+    panels = experiment.panels.values()
+    methods = [{curve.config.algorithm for curve in panel} for panel in panels]
+    lines = {tuple(dict.fromkeys(curve.line for curve in panel)) for panel in panels}
     apart = len(set().union(*methods)) == len(panels) > 1 and all(len(own) == 1 for own in methods)
     return apart and len(lines) == 1 and 1 < len(*lines) <= len(ROLES)
 

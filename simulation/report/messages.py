@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 from twinflower.models.facts import Facts
 from twinflower.models.intervals import LEVEL
 
-from ..results.folder import has_ended, run_folder
-from ..results.reading import broken_bounds, read_summary
 from ..settings.experiment import Curve, Experiment
 from .console import console, say
 from .labels import score, score_of
 from .sections.results import evaluation_share, spread
-from .study import StoredRun
+from .study import CurveRuns, StoredRun, Study
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -88,17 +86,16 @@ def warnings(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     return [text for text in dict.fromkeys(filter(None, texts)) if f"warning: {text}" not in texts]
 
 
-def repeated(plan: Experiment, out: Path) -> list[str]:
+def repeated(study: Study) -> list[str]:
     """The warnings of an experiment of several curves, each once with the curves that have it.
 
     Warnings that differ in their numbers only count as one, and are shown as the first curve has them.
     """
     alike: dict[str, list[tuple[str, str]]] = {}
-    for curve in plan.curves if len(plan.curves) > 1 else ():
-        folders = filter(has_ended, (run_folder(plan, out, curve, seed) for seed in plan.seeds))
-        for text in warnings([read_summary(folder) for folder in folders]):
-            alike.setdefault(_DIGITS.sub("#", text), []).append((_name(curve), text))
-    return [_of_curves(len(plan.curves), *zip(*found, strict=True)) for found in alike.values()]
+    for curve in study.curves if len(study.curves) > 1 else ():
+        for text in warnings(curve.summaries):
+            alike.setdefault(_DIGITS.sub("#", text), []).append((curve.name, text))
+    return [_of_curves(len(study.curves), *zip(*found, strict=True)) for found in alike.values()]
 
 
 def _of_curves(curves: int, names: Sequence[str], texts: Sequence[str]) -> str:
@@ -109,11 +106,6 @@ def _of_curves(curves: int, names: Sequence[str], texts: Sequence[str]) -> str:
     more = f"; and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     which = f"{len(names)} of {curves} curves ({'; '.join(names[:_MOST_NAMES])}{more})"
     return f"{f'all {curves} curves' if len(names) == curves else which}: {texts[0]}{numbers}"
-
-
-def _name(curve: Curve) -> str:
-    """The panel and the label of a curve."""
-    return ": ".join(filter(None, (curve.panel, curve.label)))
 
 
 def guarantee(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -152,18 +144,21 @@ def bounds(satisfied: bool, excess: float) -> str:
     return f"bounds {met} ({excess:+.3g} from the limit)"
 
 
-def closing(plan: Experiment, out: Path, curve: Curve) -> list[str]:
-    """The results of a curve's finished runs, mean and standard deviation over the seeds; empty if none finished."""
-    folders = [run_folder(plan, out, curve, seed) for seed in plan.seeds]
-    ended = [run for run in map(StoredRun, filter(has_ended, folders)) if run.summary["finished"]]
+def closing(curve: CurveRuns, named: bool) -> list[str]:
+    """The results of a curve's finished runs, mean and standard deviation over the seeds; empty if none finished.
+
+    named: whether they begin with the curve's name.
+    """
+    ended = [run for run in curve.runs if run.summary["finished"]]
     runs = [run.summary for run in ended]
     if not runs:
         return []
-    name = f"{_name(curve)}: " if len(plan.curves) > 1 else ""
-    parts = [name + _reached(runs, len(folders)), *_bounds(ended), *_lost(runs), *_rows(runs[0])]
+    name = f"{curve.name}: " if named else ""
+    rows = Facts.of(runs[0]["facts"] or {}).sentence  # how many were trained on, and why not the others
+    parts = [name + _reached(runs, curve.planned), _bounds(ended), _lost(runs), rows]
     printed = runs[0]["runtime"] == "flower"  # by the server app, whose output the command repeats
     return [
-        "; ".join(parts),
+        "; ".join(filter(None, parts)),
         *filter(None, [runs[0].get("outcome")]),
         *(line for run in runs for line in evaluated(run, len(runs) > 1) if not printed),
     ]
@@ -185,33 +180,28 @@ def _reached(runs: Sequence[dict[str, Any]], planned: int) -> str:
     )
 
 
-def _bounds(runs: Sequence[StoredRun]) -> list[str]:
+def _bounds(runs: Sequence[StoredRun]) -> str:
     """Whether a constrained model satisfies its bounds with every seed, as text; empty for other models."""
     met = [run.summary["bounds_met"] for run in runs]
     if met[0] is None:
-        return []
-    return [bounds(all(met), max(run.rows[-1]["excess"] for run in runs))]
+        return ""
+    return bounds(all(met), max(run.rows[-1]["excess"] for run in runs))
 
 
-def _lost(runs: list[dict[str, Any]]) -> list[str]:
+def _lost(runs: list[dict[str, Any]]) -> str:
     """The number of rejected replies over all seeds, as text; empty if there are none."""
     lost = sum(run["rejected_replies"] or 0 for run in runs)
-    return [f"{lost} replies left out"] if lost else []
+    return f"{lost} replies left out" if lost else ""
 
 
-def _rows(run: Mapping[str, Any]) -> list[str]:
-    """How many rows were trained on, and why not the others; empty if that is not known."""
-    return list(filter(None, [Facts.of(run["facts"] or {}).sentence]))
-
-
-def broken(plan: Experiment, out: Path) -> list[str]:
+def broken(study: Study) -> list[str]:
     """The curves that violate a bound, in one line; empty if there are none. A violated bound is not an error."""
     parts = []
-    for curve in plan.curves:
-        seeds = [broken_bounds(run_folder(plan, out, curve, seed)) for seed in plan.seeds]
-        if excesses := [excess for excess in seeds if excess is not None]:
+    for curve in study.curves:
+        violating = [run for run in curve.runs if run.summary["bounds_met"] is False]
+        if excesses := [run.rows[-1]["excess"] for run in violating]:
             parts.append(
-                f"{_name(curve)} ({len(excesses)} of {len(seeds)} seeds, by up to {max(excesses):.3g})"
+                f"{curve.name} ({len(excesses)} of {curve.planned} seeds, by up to {max(excesses):.3g})"
             )
     return [f"bounds NOT met: {'; '.join(parts)}"] if parts else []
 
@@ -256,7 +246,8 @@ class Terminal:
     def ended(self, curve: Curve, summaries: Sequence[Mapping[str, Any]], stored: bool = True) -> None:
         """See `Observer`."""
         if stored:
-            if len(self.plan.curves) == 1:  # those of several stand together at the end, see `repeated`
+            several = len(self.plan.curves) > 1
+            if not several:  # the warnings of several stand together at the end, see `repeated`
                 say(*(f"{curve.label}: {text}" for text in warnings(summaries)))
-            say(*closing(self.plan, self.folder, curve))
+            say(*closing(CurveRuns.of_curve(self.plan, self.folder, curve), several))
         say(*guarantee(summaries))

@@ -23,7 +23,7 @@ from ..runs.privacy import accounts, spent
 from ..runs.setup import PreparedRun
 from ..settings import Config
 from ..settings.config import FILES
-from ..settings.experiment import Experiment
+from ..settings.experiment import Curve, Experiment
 from .document import Section
 
 Site = Mapping[str, float | None]  # a row of clients.csv
@@ -82,6 +82,13 @@ class CurveRuns:
         """The summaries of the runs."""
         return [run.summary for run in self.runs]
 
+    @classmethod
+    def of_curve(cls, plan: Experiment, folder: Path, curve: Curve) -> "CurveRuns":
+        """A curve of an experiment in this folder."""
+        folders = [run_folder(plan, folder, curve, seed) for seed in plan.seeds]
+        runs = [StoredRun(own, curve.config) for own in folders if has_ended(own)]
+        return cls(curve.name, curve.config, runs, len(folders))
+
 
 @dataclass(frozen=True)
 class Study:
@@ -125,12 +132,7 @@ class Study:
     @classmethod
     def of_experiment(cls, plan: Experiment, folder: Path) -> "Study":
         """An experiment with several runs, of which any number have ended."""
-        curves = []
-        for curve in plan.curves:
-            folders = [run_folder(plan, folder, curve, seed) for seed in plan.seeds]
-            name = ": ".join(filter(None, (curve.panel, curve.label)))
-            runs = [StoredRun(own, curve.config) for own in folders if has_ended(own)]
-            curves.append(CurveRuns(name, curve.config, runs, len(folders)))
+        curves = [CurveRuns.of_curve(plan, folder, curve) for curve in plan.curves]
         return cls("Federated learning experiment", plan.title, curves, plan=plan, folder=folder)
 
     @classmethod
@@ -141,27 +143,48 @@ class Study:
         with the same seed the second is left out.
         A folder without ended runs is left out; SettingError if it does not exist or nothing remains.
         """
-        groups: dict[Path, dict[Path, StoredRun]] = defaultdict(dict)
+        found: dict[Path, StoredRun] = {}
         left_out: dict[str, None] = {}
         for folder in map(Path.resolve, folders):
             if not folder.is_dir():
                 raise SettingError(f"{folder} is not a folder: give the folder of a run or an experiment")
-            runs = runs_below(folder)
-            for run in runs:
-                groups[curve_of(run)][run] = StoredRun(run)
+            runs = {run: StoredRun(run) for run in runs_below(folder)}
+            found |= runs
             if not runs:
                 left_out[f"{folder} is left out: no run has ended there"] = None
+        groups: dict[Path, list[StoredRun]] = defaultdict(list)
+        for run in found.values():
+            groups[curve_of(run.folder)].append(run)
         if not groups:
             raise SettingError("; ".join(left_out))
         if pool:
             groups = _pooled(groups, left_out)
         common = Path(os.path.commonpath([folder.parent for folder in groups]))
         curves = [
-            _curve(str(folder.relative_to(common)), [*runs.values()]) for folder, runs in groups.items()
+            CurveRuns(str(folder.relative_to(common)), own[0].config, own) for folder, own in groups.items()
         ]
         title = ", ".join(curve.name for curve in curves)
         kind = "Comparison of federated learning runs"
         return cls(kind, title, curves, left_out=[*left_out], command="compare")
+
+
+def read(*folders: str | Path) -> Any:
+    """The ended runs in these folders and below as a pandas.DataFrame: a row for each evaluated round, with the columns
+    `curve`, `algorithm` and `seed`, and those of metrics.csv.
+
+    Raises SettingError for a folder that does not exist, if no run has ended, for a damaged file, and without pandas.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise SettingError("twinflower.read needs pandas: pip install pandas") from None
+    study = Study.of_folders([*map(Path, folders)])
+    rows: list[dict[str, Any]] = []
+    for curve in study.curves:
+        for run in curve.runs:
+            origin = {"curve": curve.name, **{key: run.summary[key] for key in ("algorithm", "seed")}}
+            rows += [origin | row for row in run.rows]
+    return pandas.DataFrame(rows)
 
 
 def rows_of(config: Config) -> str:
@@ -170,28 +193,24 @@ def rows_of(config: Config) -> str:
 
 
 def _pooled(
-    groups: Mapping[Path, Mapping[Path, StoredRun]], left_out: dict[str, None]
-) -> dict[Path, dict[Path, StoredRun]]:
+    groups: Mapping[Path, Sequence[StoredRun]], left_out: dict[str, None]
+) -> dict[Path, list[StoredRun]]:
     """The groups with the same settings but for the seed, and files of the same names, as one, under the first one's
     folder."""
-    pooled: dict[Path, dict[Path, StoredRun]] = defaultdict(dict)
+    pooled: dict[Path, list[StoredRun]] = defaultdict(list)
     places: dict[str, Path] = {}
     seeds: set[tuple[Path, int]] = set()
     for folder, runs in groups.items():
-        for path, run in runs.items():
+        for run in runs:
             files = {key: Path(str(value)).name for key, value in run.config.items().items() if key in FILES}
             settings = json.dumps([{**run.config.unusual, "seed": 0}, files], sort_keys=True)
             place = places.setdefault(settings, folder)
             if (place, run.config.seed) in seeds:
-                left_out[f"{path} is left out: another run has its settings and its seed"] = None
+                left_out[f"{run.folder} is left out: another run has its settings and its seed"] = None
             else:
                 seeds.add((place, run.config.seed))
-                pooled[place][path] = run
+                pooled[place].append(run)
     return pooled
-
-
-def _curve(name: str, runs: Sequence[StoredRun]) -> CurveRuns:
-    return CurveRuns(name, runs[0].config, runs)
 
 
 def of_one_run(section: Callable[[StoredRun], list[Section]]) -> Callable[[Study], list[Section]]:

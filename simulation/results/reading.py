@@ -19,7 +19,7 @@ from ..settings import Value
 from ..settings.columns import CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
 from ..settings.experiment import Curve, Experiment, read_experiment
 from . import names
-from .folder import has_ended, is_experiment
+from .folder import is_experiment
 
 SUMMARY_KEYS = (
     "algorithm", "dataset", "seed", "finished", "rounds", "test_accuracy", "objective", "nonzeros", "uplink_bits",
@@ -122,8 +122,8 @@ def read_persons(folder: Path) -> dict[int, SurvivalTable]:
             if row["client"] != survival.ALL_SITES:
                 numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
                 groups = found.setdefault(int(row["client"]), {})
-                groups.setdefault(row.get("group", ""), []).append(numbers)
-                actuarial = row.get("estimate") == ACTUARIAL
+                groups.setdefault(row["group"], []).append(numbers)
+                actuarial = row["estimate"] == ACTUARIAL
         return {client: _persons_of(groups, actuarial) for client, groups in found.items()}
 
 
@@ -188,10 +188,3 @@ def digest(path: Path) -> str:
     """The SHA-256 digest of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def broken_bounds(folder: Path) -> float | None:
-    """The amount by which the finished run in a folder exceeds its bounds; None if it satisfies them or has none."""
-    if not has_ended(folder) or read_summary(folder)["bounds_met"] is not False:
-        return None
-    return read_rows(folder)[-1]["excess"]

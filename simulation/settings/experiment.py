@@ -78,6 +78,11 @@ class Curve:
     line: str = ""
 
     @property
+    def name(self) -> str:
+        """The panel and the label."""
+        return ": ".join(filter(None, (self.panel, self.label)))
+
+    @property
     def slug(self) -> str:
         """The panel and the label as a folder name."""
         return re.sub(r"[^\w.]+", "-", f"{self.panel} {self.label}".lower()).strip("-.") or "run"
@@ -109,6 +114,14 @@ class Experiment:
         axes = [self.seeds, self.x, self.y, self.ends, self.log_axes, self.centre]
         curves = [[curve.panel, curve.line, curve.label, curve.config.unusual] for curve in self.curves]
         return hashlib.sha256(json.dumps([axes, curves], sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def panels(self) -> dict[str, list[Curve]]:
+        """The curves of every panel, by its title."""
+        found: dict[str, list[Curve]] = {}
+        for curve in self.curves:
+            found.setdefault(curve.panel, []).append(curve)
+        return found
 
     @property
     def single(self) -> bool:

@@ -32,8 +32,7 @@ def curves(study: Study) -> list[Section]:
 def _panels(study: Study, plan: Experiment) -> list[Chart]:
     """The charts of an experiment's figure; those of a dot plot are by round."""
     charts, plan = [], replace(plan, x="round") if plan.x == CURVE else plan
-    for panel in dict.fromkeys(curve.panel for curve in plan.curves):
-        planned = [curve for curve in plan.curves if curve.panel == panel]
+    for panel, planned in plan.panels.items():
         runs = [own for curve, own in zip(plan.curves, study.curves, strict=True) if curve.panel == panel]
         found = runs_of(plan, study.folder, planned)
         for y in plan.y:
