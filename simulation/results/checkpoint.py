@@ -222,7 +222,7 @@ def restore(saved: Checkpoint, runs: Sequence[Run], client: Any) -> None:
     for run, record in zip(runs, info["runs"], strict=True):
         run.server, run.session, run.born = server, info["session"], dict(info["born"])
         run.ranges = None if info["ranges"] is None else bytes.fromhex(info["ranges"])
-        run.sites, run.met = info.get("sites", []), True
+        run.sites, run.met = info["sites"], True
         _continue(run, record)
 
 

@@ -4,7 +4,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from twinflower.disk import LockableFile
@@ -64,14 +64,27 @@ def _has_results(folder: Path) -> bool:
     )
 
 
-def claimed(folder: Path, role: str = "run") -> AbstractContextManager[None]:
+@contextmanager
+def claimed(folder: Path, role: str = "run") -> Iterator[None]:
     """Keep other runs out of a results folder while this process works in it.
 
     role: "run" for the process that writes results, "command" for a command line that may have started that process.
-    Raises SettingError if another process holds the same role.
+    Raises SettingError if another process holds the same role. The operating system holds the lock and releases it when
+    the process ends, however it ends; a leftover lock file has no effect.
     """
-    refusal = f"{folder} is in use by another run: wait until it has ended, or choose another folder"
-    return _holding(_lock_of(folder, role), refusal)
+    path = _lock_of(folder, role)
+    file = _lock(path)
+    if file is None:
+        raise SettingError(
+            f"{folder} is in use by another run: wait until it has ended, or choose another folder"
+        )
+    try:
+        yield
+    finally:
+        # Before the lock is released: a process that waits for this file then sees that it is gone.
+        with suppress(PermissionError):  # Windows removes no open file
+            path.unlink(missing_ok=True)
+        file.close()
 
 
 def in_use(folder: Path) -> bool:
@@ -81,25 +94,6 @@ def in_use(folder: Path) -> bool:
 
 def _lock_of(folder: Path, role: str) -> Path:
     return folder / f".{role}.lock"
-
-
-@contextmanager
-def _holding(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock on a lock file; SettingError with the text `refusal` if another process holds it.
-
-    The operating system holds the lock and releases it when the process ends, however it ends; a leftover lock file
-    has no effect.
-    """
-    file = _lock(path)
-    if file is None:
-        raise SettingError(refusal)
-    try:
-        yield
-    finally:
-        # Before the lock is released: a process that waits for this file then sees that it is gone.
-        with suppress(PermissionError):  # Windows removes no open file
-            path.unlink(missing_ok=True)
-        file.close()
 
 
 def _held(path: Path) -> bool:

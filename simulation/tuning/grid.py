@@ -67,16 +67,13 @@ class Tuning:
     public: bool = False
     overrides: Mapping[str, Value] = field(default_factory=dict)
 
-    def _algorithm(self, curve: Mapping[str, Any]) -> str:
-        return str(self.choices(curve)["algorithm"])
-
     def choices(self, curve: Mapping[str, Any]) -> dict[str, Value]:
         """The choices of a curve (algorithm, data.name, ...), by key."""
         return chosen([flatten(self.raw["run"]), flatten(settings_in(curve))])
 
     def label(self, curve: Mapping[str, Any]) -> str:
         """The panel and the label of a curve; the label defaults to the algorithm, as in a figure."""
-        words = curve.get("panel", ""), curve.get("label", self._algorithm(curve))
+        words = curve.get("panel", ""), curve.get("label", self.choices(curve)["algorithm"])
         return " ".join(str(word) for word in words if word)
 
     def grid(self, curve: Mapping[str, Any]) -> dict[str, list[Value]]:

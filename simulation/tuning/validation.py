@@ -37,11 +37,6 @@ def folds(setup: PreparedRun, count: int) -> list[tuple[PreparedRun, Batch]]:
     ]
 
 
-def _groups(setup: PreparedRun, rows: Index) -> Index | None:
-    """The groups of these rows, None for data without a group column."""
-    return None if setup.dataset.groups is None else setup.dataset.groups[rows]
-
-
 def _held(setup: PreparedRun, kept: Sequence[Index], given: Sequence[Index]) -> tuple[PreparedRun, Batch]:
     """The set-up on the kept rows, and the given ones, weighted as in F."""
     data, given_rows = setup.dataset, Partition.grouped([rows for rows in given if len(rows)])
@@ -64,11 +59,11 @@ def _parts(setup: PreparedRun, share: float) -> tuple[list[Index], list[Index]]:
         setup.dataset.unscaled is None,
         "tuning on held-out rows needs a schema with public ranges; private ones are found anew in every run",
     )
-    kept, given = [], []
+    kept, given, groups = [], [], setup.dataset.groups
     for client in range(setup.partition.num_clients):
         rows = stream(setup.config.seed, "split", client, 1).permutation(setup.partition.of(client))
         size = min(max(1, round(share * len(rows))), len(rows) - 1)
-        others, first = parted(rows, size, _groups(setup, rows))
+        others, first = parted(rows, size, None if groups is None else groups[rows])
         kept.append(others)
         given.append(first)
     return kept, given

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,22 +118,21 @@ def _confusion(counts: Any, classes: Sequence[object]) -> Table:
     return Table(headings, [(f"{name}", *(f"{count}" for count in own)) for name, own in rows])
 
 
-def _by_site(
-    run: StoredRun, sites: Mapping[int, Counted], further: Mapping[str, Callable[[Any], str]] | None = None
-) -> Section:
-    """The number of rows of each site, its area and its Brier score, with further columns beside the rows."""
-    cells = further or {}
+def _by_site(run: StoredRun, sites: Mapping[int, Counted]) -> Section:
+    """The number of rows of each site, of two classes also of positives, its area and its Brier score."""
     rows = [
-        (
-            label_of(run, client), f"{own.rows:.0f}", *(cell(own) for cell in cells.values()), *_area(own.auc),
-            number(own.brier),
-        )
+        (label_of(run, client), f"{own.rows:.0f}", *_positives(own), *_area(own.auc), number(own.brier))
         for client, own in sorted(sites.items())
-    ]  # fmt: skip
-    table = Table(("site", "rows", *cells, *_AREA, "Brier score"), rows)
+    ]
+    positives = ["positives"] * any(map(_positives, sites.values()))
+    table = Table(("site", "rows", *positives, *_AREA, "Brier score"), rows)
     return Section(
         "By site", tables=[table.first(_MOST_SITES, "{shown} of {all}; the others are in scores.csv.")]
     )
+
+
+def _positives(table: Counted) -> list[str]:
+    return [f"{table.counts[1].sum():.0f}"] if isinstance(table, ScoreTable) else []
 
 
 # --- sentences
@@ -163,7 +162,7 @@ def _of_two(run: StoredRun, table: ScoreTable, sites: Mapping[int, Any]) -> Sect
     parts = [
         Section("Thresholds", tables=[_points(table)._replace(remark=remark)]),
         Section("Calibration", tables=[_groups(table)]),
-        _by_site(run, sites, {"positives": _positives}),
+        _by_site(run, sites),
     ]
     shown = table.auc.value == table.auc.value  # else the counts do not show both classes
     charts = [_roc(table), _precision(table), _calibration(table)] if shown else []
@@ -181,10 +180,6 @@ def _about(table: ScoreTable) -> list[str]:
         f"What is shown here follows from how many held-out rows of each class have a score in each of {table.bins} "
         f"public bins, over all sites.{_noise_of(table)} Intervals are for independent rows.",
     ]
-
-
-def _positives(table: ScoreTable) -> str:
-    return f"{table.counts[1].sum():.0f}"
 
 
 def _roc_line(name: str, table: ScoreTable) -> Series:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from twinflower.data.sets import OWN, OwnData
 from twinflower.privacy import best_guess, detection, gdp_epsilon
-from twinflower.privacy.unit import GROUP, RECORD, SITE, Unit
+from twinflower.privacy.unit import GROUP, RECORD, SITE
 
 from ...runs.privacy import large_delta
 from ..document import Section, Table
@@ -55,11 +55,6 @@ _WORDS = {
         "The number of a site's records, which is public.",
     ),
 }  # fmt: skip
-
-
-def _words_for(unit: Unit) -> Words:
-    """The words for what a run protects."""
-    return Words(*(text.format(k=unit.size) for text in _WORDS[unit.kind]))
 
 
 HEADLINE = (
@@ -221,13 +216,13 @@ def statement(case: Case) -> list[Section]:
         return [Section("What is protected", [ONLY_SUMS if case.config.privacy.exact_sums else NO_PRIVACY])]
     if case.privacy["mu"] is None:
         return [Section("What is protected", [NO_GUARANTEE, _sentence(case.privacy)])]
-    parts = (
+    return [
         _protected(case, case.privacy),
         _against(case, case.privacy),
         _bounds(case, case.privacy),
-        _uncovered(case),
-    )
-    return [*parts, _charged(case, case.privacy)]
+        Section("What is not covered", points=list(_gaps(case))),
+        _charged(case, case.privacy),
+    ]
 
 
 def headline(case: Case) -> str:
@@ -244,7 +239,8 @@ def headline(case: Case) -> str:
 
 
 def _words(case: Case) -> Words:
-    return _words_for(case.config.privacy.unit)
+    unit = case.config.privacy.unit
+    return Words(*(text.format(k=unit.size) for text in _WORDS[unit.kind]))
 
 
 def _sentence(privacy: Mapping[str, Any]) -> str:
@@ -313,10 +309,6 @@ def _evaluated(case: Case, privacy: Mapping[str, Any]) -> list[str]:
     if case.config.privacy.unit.parts == 2:
         how = IN_ADDITION
     return [EVALUATED.format(mu=mu, how=how)] if mu else []
-
-
-def _uncovered(case: Case) -> Section:
-    return Section("What is not covered", points=list(_gaps(case)))
 
 
 def _gaps(case: Case) -> Iterator[str]:

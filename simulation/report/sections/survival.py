@@ -22,7 +22,6 @@ _MOST_ROWS = 40
 _MOST_PARTS = 5  # of the axis, between ends of intervals at which the number at risk stands below a chart
 _INTERVAL = f"{LEVEL:.0%} interval"
 _TIMES = ("up to", "at risk", "events", "censored", "survival", _INTERVAL, "cumulative hazard", "deviation")
-_SITES = ("site", "persons", "events", "median survival")
 
 
 @of_one_run
@@ -86,29 +85,31 @@ def time_name(run: StoredRun) -> str:
 
 def _by_site(run: StoredRun, sites: Mapping[str, SurvivalTable]) -> Section:
     curves = {name: table.curve() for name, table in sites.items()}
-    rows = [
-        (name, f"{sites[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
-        for name, curve in curves.items()
-    ]
     shown = dict(list(curves.items())[:_MOST_SITES])
     remark = "" if len(shown) == len(sites) else f"{len(shown)} of {len(sites)} sites."
     drawn = _chart(time_name(run), shown, remark, band=False)
-    table = Table(_SITES, rows).first(_MOST_ROWS, "{shown} of {all}; the others are in survival.csv.")
+    table = _medians("site", sites, curves)
+    table = table.first(_MOST_ROWS, "{shown} of {all}; the others are in survival.csv.")
     return Section("Survival by site", charts=[drawn], tables=[table])
+
+
+def _medians(what: str, tables: Mapping[str, SurvivalTable], curves: Mapping[str, Curve]) -> Table:
+    """Persons, events and the median survival of each site or group; what: which of the two it is."""
+    rows = [
+        (name, f"{tables[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
+        for name, curve in curves.items()
+    ]
+    return Table((what, "persons", "events", "median survival"), rows)
 
 
 def _by_group(run: StoredRun, table: SurvivalTable, sites: Sequence[SurvivalTable]) -> Section:
     """The curves of the groups, how many are at risk, and the test whether the curves differ."""
     tables = table.by_group
     curves, by = {name: own.curve() for name, own in tables.items()}, run.config.evaluation.survival_by
-    rows = [
-        (name, f"{tables[name].rows:,}", f"{curve.events.sum():.0f}", _span(curve.median()))
-        for name, curve in curves.items()
-    ]
     drawn = _chart(time_name(run), curves)
     return Section(
         f"Survival by {by}", _tests(table, sites), charts=[drawn],
-        tables=[Table((by, *_SITES[1:]), rows), _numbers_by_group(curves)],
+        tables=[_medians(by, tables, curves), _numbers_by_group(curves)],
     )  # fmt: skip
 
 

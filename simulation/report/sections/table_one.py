@@ -103,9 +103,9 @@ def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> lis
 
 
 def _mean(line: Mapping[str, str]) -> str:
-    """Mean and deviation, with the number of values where some are withheld."""
-    noise = "deviation_noise" if "deviation_noise" in line else "mean_noise"  # of an older run
-    return _numbers(f"{{}} ({{}}){_size(line)}", line, {"mean": "mean_noise", "deviation": noise})
+    """Mean and deviation, with the number of values that they rest on where others are withheld."""
+    size = "" if line["rows"] == line["most_rows"] else f"; n = {float(line['rows']):,.0f}"
+    return _numbers(f"{{}} ({{}}){size}", line, {"mean": "mean_noise", "deviation": "deviation_noise"})
 
 
 def _count(line: Mapping[str, str]) -> str:
@@ -114,11 +114,6 @@ def _count(line: Mapping[str, str]) -> str:
         return f"{low:,.0f} to {high:,.0f}" if low else "-"
     hidden = " (-)" if float(line["noise"]) and line["category"] not in ("", MISSING) else ""
     return f"{low:z,.0f}" + (hidden if percent != percent else f" ({percent:z.1f}%)")
-
-
-def _size(line: Mapping[str, str]) -> str:
-    """The number of values that a mean rests on, where others are withheld."""
-    return "" if line["rows"] == line["most_rows"] else f"; n = {float(line['rows']):,.0f}"
 
 
 def _numbers(text: str, line: Mapping[str, str], errors: Mapping[str, str]) -> str:
