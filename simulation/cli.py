@@ -143,10 +143,9 @@ def tune_(
     from .report.console import say
     from .results.files import require_free, write_text
     from .running import processes
-    from .tuning.grid import charged, read_tuning, uneven
+    from .tuning.grid import charged, read_tuned, read_tuning, uneven
     from .tuning.scoring import journal_of
     from .tuning.search import tune
-    from .tuning.tuned_file import read_tuned
 
     overrides = overrides_of(None, str(Path(data_dir).absolute()) if data_dir else "")
     path = (out or Path(f"{experiment.stem}-tuned.toml")).absolute()

@@ -1,8 +1,6 @@
 """The commands about trained models: predictions, and of linear ones the weight of a penalty, a fit without it,
 coefficients and their tests; `cli` adds them to the command line."""
 
-import csv
-import io
 import json
 import shlex
 from contextlib import suppress
@@ -130,6 +128,7 @@ def predict(
     from twinflower.models.trained import load, predictions
 
     from .arguments import deliver, show_assessment
+    from .results.files import csv_text
 
     if evaluate:
         show_assessment(model, rows, out, site, times)
@@ -137,9 +136,7 @@ def predict(
 
     require(not times, "--times belongs to --evaluate")
     names, predicted = predictions(load(model, site), rows)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([names, *predicted])
-    deliver(text.getvalue(), out, f"{len(predicted)} predictions")
+    deliver(csv_text([names, *predicted]), out, f"{len(predicted)} predictions")
 
 
 def coefficients(

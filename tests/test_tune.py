@@ -18,10 +18,9 @@ from twinflower.simulation.runtimes import cohort
 from twinflower.simulation.settings import parse
 from twinflower.simulation.settings.experiment import read_experiment
 from twinflower.simulation.tuning import scoring
-from twinflower.simulation.tuning.grid import read_tuning, uneven
+from twinflower.simulation.tuning.grid import read_tuned, read_tuning, uneven
 from twinflower.simulation.tuning.scoring import Scorer
 from twinflower.simulation.tuning.search import tune
-from twinflower.simulation.tuning.tuned_file import read_tuned
 from twinflower.simulation.tuning.validation import held_out
 
 FILE = """

@@ -1,8 +1,11 @@
 """Files that are there completely or not at all."""
 
-from collections.abc import Iterator
+import csv
+import io
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from twinflower.errors import DiskError, SettingError
 
@@ -16,6 +19,13 @@ def write_text(path: Path, text: str) -> None:
     """Write the text to the file atomically: if writing fails, the file is unchanged."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """The rows as comma-separated values, each on a line."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()
 
 
 def require_free(path: Path, force: bool = False) -> None:

@@ -1,6 +1,7 @@
 """The search of a grid: the scores of its points, the best of each curve, and what a user should know about it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,33 @@ from ..runs.setup import prepare
 from ..settings import Config, Value
 from ..settings.reader import toml_value
 from .charged import Charged
-from .grid import Point, Tuning, named
+from .grid import Point, Row, Tuned, Tuning, named, own_scores, text_of, typed
 from .scoring import Outcome, Scorer
-from .tuned_file import Row, Score, Tuned, own_scores, text_of
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A point of a grid and its score for every tuning seed; higher is better, -inf if it diverged.
+
+    reached: in a charged tuning, the round up to which the candidate was trained; a candidate that was trained longer
+    is better.
+    """
+
+    point: Point
+    values: list[float]
+    reached: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The mean score over the seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What the best point has most of."""
+        return self.reached, self.mean
 
 
 def tune(
@@ -31,7 +54,7 @@ def tune(
 
     jobs: how many points are scored at a time, each in its own process. journal: see `Scorer`; scores in it are not
     computed again. labels: of the curves to tune; if there are none, all. joined: curves that were tuned elsewhere, by
-    label (`tuned_file.read_tuned`), which are taken as they are unless they are among `labels`. The other curves that
+    label (`grid.read_tuned`), which are taken as they are unless they are among `labels`. The other curves that
     are not to be tuned keep the scores that they have in the file.
     """
     to_tune = named(tuning, labels)
@@ -69,11 +92,12 @@ def _tuned(
     best = ranked[0]
     if not best.mean > -np.inf:
         raise SettingError(f"{label}: no point of the grid gives a model")
-    say(f"{label}: chosen {best.text}")
+    say(f"{label}: chosen {typed(best.point)}")
     remarks = _edges(best, tuning.grid(curve))
     if own:
         remarks += _unbeaten(best, own, scorer.start(tuning.config(curve, best.point)))
-    return best, [(score.text, score.mean) for score in ranked], [f"{label}: {text}" for text in remarks]
+    rows = [(typed(score.point), score.mean) for score in ranked]
+    return best, rows, [f"{label}: {text}" for text in remarks]
 
 
 def _scores(
@@ -103,7 +127,7 @@ def _charged(tuning: Tuning, curve: Mapping[str, Any], say: Say) -> list[Score]:
     def reported(line: str) -> None:
         say(f"{label}: {line}")
 
-    points = {Score(point, []).text: point for point in tuning.points(curve)}
+    points = {typed(point): point for point in tuning.points(curve)}
     tried = [(text, _tried(tuning, curve, point, reported)) for text, point in points.items()]
     configs = [(text, config) for text, config in tried if config is not None]
     if not configs:
@@ -121,7 +145,7 @@ def _tried(tuning: Tuning, curve: Mapping[str, Any], point: Point, say: Say) -> 
         config = tuning.config(curve, point)
         prepare(config)
     except SettingError as error:  # for example, a step-size that is too large for this mu
-        say(f"{Score(point, []).text}: left out ({error})")
+        say(f"{typed(point)}: left out ({error})")
         return None
     return config
 
@@ -136,7 +160,7 @@ def _free(tuning: Tuning, curve: Mapping[str, Any], say: Say, scorer: Scorer) ->
     for point, own in zip(points, tried, strict=True):
         values, why = next(outcomes) if isinstance(own, Config) else own
         found.append(Score(point, values))
-        say(f"{label}: {found[-1].text}: {found[-1].mean:.5g}{why}")
+        say(f"{label}: {typed(point)}: {found[-1].mean:.5g}{why}")
     return found, Score({}, next(outcomes)[0])
 
 

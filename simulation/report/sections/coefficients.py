@@ -1,7 +1,5 @@
 """The section on the coefficients of a linear model, with the facts about them, and files of them."""
 
-import csv
-import io
 import json
 import math
 from pathlib import Path
@@ -14,6 +12,7 @@ from twinflower.models.model import inferred
 from twinflower.models.printed import TESTS, by_outcome, has_errors, headings, tested
 from twinflower.problems.networks import NETWORKS
 
+from ...results.files import csv_text
 from ..document import Section, Table
 from ..study import StoredRun, of_one_run
 
@@ -104,12 +103,8 @@ def as_file(inference: Inference, path: Path) -> str:
 
 def as_csv(inference: Inference) -> str:
     """A row for each coefficient, and the facts in columns of their own; an empty cell is what is not known."""
-    text = io.StringIO()
     rows = [_record(row) | inference.facts.columns(row.column) for row in inference.rows]
-    table = csv.DictWriter(text, rows[0], lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
+    return csv_text([rows[0], *(row.values() for row in rows)])
 
 
 def as_json(inference: Inference) -> str:

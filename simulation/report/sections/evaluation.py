@@ -1,7 +1,5 @@
 """The sections on discrimination and calibration: of a model on the rows that sites hold out, and on a table."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +12,7 @@ from twinflower.models.model import TrainedModel
 from twinflower.models.score_bins import Counted, together
 from twinflower.models.time_auc import TimeTable
 
+from ...results.files import csv_text
 from ...results.reading import read_scores
 from ..charts import Chart, chart
 from ..document import Section, Table
@@ -68,10 +67,8 @@ def assessment(found: Assessment, model: TrainedModel) -> Section:
 
 def as_csv(found: Sequence[Measure]) -> str:
     """The measures in full precision, under the names of their fields."""
-    text = io.StringIO()
     rows = (["" if cell != cell else cell for cell in row] for row in found)
-    csv.writer(text, lineterminator="\n").writerows([Measure._fields, *rows])
-    return text.getvalue()
+    return csv_text([Measure._fields, *rows])
 
 
 # --- tables

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,6 @@ from ..document import Fact, Section, Table
 from ..labels import bits, number, score_of
 from ..study import CurveRuns, StoredRun, Study, rows_of
 
-_HEADINGS = (
-    "curve", "algorithm", "runs", "rounds", "test score", "objective", "optimality", "nonzeros", "uplink Mbit",
-    "epsilon", "seconds",
-)  # fmt: skip
 _ROUNDING = 1e-12  # relative deviation of seeds below which their values are equal
 
 
@@ -168,13 +165,12 @@ def results(study: Study) -> list[Section]:
     """A row for each curve: mean +- standard deviation over the seeds; without the columns that no run measured."""
     if study.alone:
         return []
-    rows = [_row(curve) for curve in study.curves]
-    kept = [place for place in range(len(_HEADINGS)) if any(cells[place] != "-" for cells in rows)]
     score = score_heading([run.summary for run in study.runs])
-    headings = [score if name == "test score" else name for name in _HEADINGS]
-    cells = [[cells[place] for place in kept] for cells in rows]
-    remark = " ".join(_remarks(study))
-    return [Section("Results", tables=[Table([headings[place] for place in kept], cells, remark)])]
+    rows = [_row(curve, score) for curve in study.curves]
+    names = dict.fromkeys(chain.from_iterable(rows))
+    kept = [name for name in names if any(row.get(name, "-") != "-" for row in rows)]
+    cells = [[row.get(name, "-") for name in kept] for row in rows]
+    return [Section("Results", tables=[Table(kept, cells, " ".join(_remarks(study)))])]
 
 
 def _remarks(study: Study) -> Iterator[str]:
@@ -190,24 +186,27 @@ def score_heading(summaries: Sequence[Mapping[str, Any]]) -> str:
     return f"test {' or '.join(kinds or ['accuracy'])}"
 
 
-def _row(curve: CurveRuns) -> tuple[str, ...]:
-    """The row of a curve under `_HEADINGS`."""
+def _row(curve: CurveRuns, score: str) -> dict[str, str]:
+    """The row of a curve by heading; score: that of the test scores. Only the first three if no run has finished."""
     finished = [summary for summary in curve.summaries if summary["finished"]]
     failed = len(curve.runs) - len(finished)
-    first = (
-        curve.name,
-        curve.config.algorithm,
-        f"{len(curve.runs)}{f' ({failed} failed)' if failed else ''}",
-    )
+    first = {
+        "curve": curve.name,
+        "algorithm": curve.config.algorithm,
+        "runs": f"{len(curve.runs)}{f' ({failed} failed)' if failed else ''}",
+    }
     if not finished:
-        return (*first, *["-"] * (len(_HEADINGS) - len(first)))
-    return (
-        *first, str(finished[0]["rounds"]),
-        spread(finished, "test_accuracy", ".4f"), spread(finished, "objective", ".5g"),
-        spread(finished, "optimality", ".2g"), spread(finished, "nonzeros", ".0f"),
-        spread(finished, "uplink_bits", ".3g", 1e-6), _epsilon([run["privacy"] for run in finished]),
-        spread(finished, "seconds", ".1f"),
-    )  # fmt: skip
+        return first
+    return first | {
+        "rounds": str(finished[0]["rounds"]),
+        score: spread(finished, "test_accuracy", ".4f"),
+        "objective": spread(finished, "objective", ".5g"),
+        "optimality": spread(finished, "optimality", ".2g"),
+        "nonzeros": spread(finished, "nonzeros", ".0f"),
+        "uplink Mbit": spread(finished, "uplink_bits", ".3g", 1e-6),
+        "epsilon": _epsilon([run["privacy"] for run in finished]),
+        "seconds": spread(finished, "seconds", ".1f"),
+    }
 
 
 def _epsilon(privacy: list[dict[str, Any] | None]) -> str:
