@@ -247,7 +247,7 @@ def test_a_ledger_knows_rows_by_their_weights_too(sites, tmp_path):
     setup = prepare(parse(sites | private))
     data = setup.dataset
     changed = replace(setup, dataset=replace(data, row_weights=data.row_weights[::-1].copy()))
-    ids = [ledger_of(own, 0, context).file.data for own in (setup, changed, setup)]
+    ids = [ledger_of(own, 0, context).data for own in (setup, changed, setup)]
     assert ids[0] == ids[2] != ids[1]
 
 
