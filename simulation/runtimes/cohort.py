@@ -75,7 +75,7 @@ class Cohort:
         if self.alone:
             return Problem(first.objective, first.shards, first.start)
         shards = Shards.stacked([setup.shards for setup in self.setups])
-        return Problem(first.objective, shards, self._stacked(setup.start for setup in self.setups))
+        return Problem(first.objective, shards, _stacked(setup.start for setup in self.setups))
 
     def rounds(self, number: int, begin: Outcome | None = None) -> Iterator[Outcome]:
         """Run the rounds up to `number`, from the start or from the outcome `begin`."""
@@ -93,14 +93,9 @@ class Cohort:
         seeds = [setup.config.seed for setup in self.setups]
         return seeds[0] if self.alone else np.array(seeds, dtype=np.uint64)
 
-    def _stacked(self, arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
-        """The arrays of all runs with an axis of seeds in front; that of a run alone as it is."""
-        first, *others = arrays
-        return np.stack([first, *others]) if others else first
-
     def _asked(self, round_: int) -> Index:
         """The clients (..., K) sampled in a round."""
-        return self._stacked(setup.config.asked(round_) for setup in self.setups)
+        return _stacked(setup.config.asked(round_) for setup in self.setups)
 
     def _schedule(self) -> Schedule:
         """The local schedule. A few rows that every round uses are looked up once."""
@@ -117,11 +112,11 @@ class Cohort:
         if first.sums:
             return cast(NoiseOf, SimulatedSums(cast(Summed, first.algorithm), first.sums, first.config.seed))
         plans = [cast(Plan, setup.plan) for setup in self.setups]
-        multipliers = self._stacked(plan.multipliers for plan in plans)
+        multipliers = _stacked(plan.multipliers for plan in plans)
         widths = [own for plan in plans if (own := plan.participation.bandwidths) is not None]
         return SimulatedNoise(
             self.algorithm, self.problem.shards, first.schedule, plans[0].bounds, multipliers, self._seed,
-            self._stacked(widths) if widths else None,
+            _stacked(widths) if widths else None,
         )  # fmt: skip
 
     def models(self, server: Any) -> Array:
@@ -133,6 +128,12 @@ class Cohort:
         """The number of bits of one upload and of one inbox."""
         d, dtype = self.problem.objective.d, self.problem.start.dtype
         return Bits(self.algorithm.upload.bits(d, dtype), self.algorithm.inbox.bits(d, dtype))
+
+
+def _stacked(arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
+    """The arrays of all runs with an axis of seeds in front; that of a run alone as it is."""
+    first, *others = arrays
+    return np.stack([first, *others]) if others else first
 
 
 @dataclass(frozen=True)

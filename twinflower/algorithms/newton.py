@@ -213,17 +213,13 @@ class Newton(Algorithm):
         lead, zeros = start.shape[:-1], np.zeros_like(start)
         number, count = np.zeros(lead, start.dtype), np.zeros(lead, np.int64)
         sums = np.zeros((*lead, compact_size(start.shape[-1], self.robust)), start.dtype)
-        return Server(
-            start, start, zeros, number + 1, number + np.inf, number, number + np.inf, count, count, sums
-        )
+        return Server(start, start, zeros, number + 1, number + np.inf, number, number + np.inf, count, count, sums)
 
     def broadcast(self, server: Any, round_: int, node: Index) -> Vector:
         """Send the trial point to every client."""
         return Vector(to_nodes(server.x if self.private else server.trial, node))
 
-    def client_update(
-        self, state: Nothing, inbox: Vector, work: LocalWork
-    ) -> tuple[Nothing, Upload, Report]:
+    def client_update(self, state: Nothing, inbox: Vector, work: LocalWork) -> tuple[Nothing, Upload, Report]:
         """The sums over the client's rows at the point received."""
         if self.private:
             sums = self.private.message(work, inbox.x).astype(inbox.x.dtype)
@@ -249,33 +245,25 @@ class Newton(Algorithm):
             return self.private.server_update(server, uploads.sums, clients, round_)
         total = Information.expanded(uploads.sums.sum(0, dtype=np.float64), server.x.size)
         value = total.loss / total.rows + self._h(server.trial)
-        low = self._lower(server, value)
-        new = self._advanced(server, total, value) if low else self._shortened(server, value)
+        low = _lower(server, value)
+        new = self._advanced(server, total, value) if low else _shortened(server, value)
         return Server._make(np.asarray(part, old.dtype) for part, old in zip(new, server, strict=True))
 
     def _h(self, x: Array) -> float:
         return float(self.regulariser.value(x))
-
-    def _slack(self, server: Server, value: float) -> float:
-        """The rounding of an objective of this size."""
-        return _ROUNDING * float(np.finfo(server.x.dtype).eps) * abs(value)
-
-    def _lower(self, server: Server, value: float) -> bool:
-        """Whether the objective at the trial point is low enough."""
-        return bool(value <= server.value + _DESCENT * server.length * server.slope + self._slack(server, value))
 
     def _advanced(self, server: Server, total: Information, value: float) -> Server:
         """The state after the trial point was taken, where the sums over all rows are `total`."""
         x, gradient = server.trial.astype(np.float64), total.gradient / total.rows
         v = lowest_composite(total.matrix / total.rows, gradient, x, self.regulariser)
         decrement = -0.5 * total.rows * self._slope(gradient, x, v)
-        slow = self._slow(server, decrement)
+        slow = _slow(server, decrement)
         status = UNBOUNDED if slow >= _ROUNDS else GOING_ON
         if self.info.quadratic and not self.robust:
             status, total = CONVERGED, total.moved(v - x)
         elif _flat(total).size and isinstance(self.regulariser, Zero):
             status = FLAT
-        elif decrement <= self.tolerance + total.rows * self._slack(server, value):
+        elif decrement <= self.tolerance + total.rows * _slack(server, value):
             status = CONVERGED
         end = self._end(server, total, x, v) if decrement > _NEAR else v
         return Server(
@@ -293,21 +281,6 @@ class Newton(Algorithm):
     def _slope(self, gradient: Array, x: Array, v: Array) -> float:
         """The predicted decrease of the objective by the step from x to v, where F has this gradient at x."""
         return min(float(gradient @ (v - x)) + self._h(v) - self._h(x), 0.0)
-
-    def _slow(self, server: Server, decrement: float) -> int:
-        """For how many rounds with whole steps the decrement has fallen too slowly for a maximum nearby."""
-        near = decrement < _NEAR and server.length == 1
-        return int(server.slow) + 1 if near and decrement > _SLOW * server.decrement else 0
-
-    def _shortened(self, server: Server, value: float) -> Server:
-        """The state with a shorter step: to the minimum of the exponential curve through the values and slope at x."""
-        length, slope = float(server.length), -float(server.slope)
-        growth = _growth((value - float(server.value)) / max(slope, _LEAST), length)
-        length = min(math.log1p(growth) / growth, _LONGEST * length)
-        x = server.x.astype(np.float64)
-        return server._replace(
-            trial=x + length * server.step, length=np.asarray(length), slow=np.zeros((), int)
-        )
 
     def model(self, server: Any) -> Array:
         """The point with the lowest objective so far, (..., d)."""
@@ -334,6 +307,31 @@ class Newton(Algorithm):
         if self.private:
             return self.private.last(server.released.astype(np.float64), server.x.size, float(server.sigma))
         return Information.expanded(server.sums.astype(np.float64), server.x.size)
+
+
+def _slack(server: Server, value: float) -> float:
+    """The rounding of an objective of this size."""
+    return _ROUNDING * float(np.finfo(server.x.dtype).eps) * abs(value)
+
+
+def _lower(server: Server, value: float) -> bool:
+    """Whether the objective at the trial point is low enough."""
+    return bool(value <= server.value + _DESCENT * server.length * server.slope + _slack(server, value))
+
+
+def _slow(server: Server, decrement: float) -> int:
+    """For how many rounds with whole steps the decrement has fallen too slowly for a maximum nearby."""
+    near = decrement < _NEAR and server.length == 1
+    return int(server.slow) + 1 if near and decrement > _SLOW * server.decrement else 0
+
+
+def _shortened(server: Server, value: float) -> Server:
+    """The state with a shorter step: to the minimum of the exponential curve through the values and slope at x."""
+    length, slope = float(server.length), -float(server.slope)
+    growth = _growth((value - float(server.value)) / max(slope, _LEAST), length)
+    length = min(math.log1p(growth) / growth, _LONGEST * length)
+    x = server.x.astype(np.float64)
+    return server._replace(trial=x + length * server.step, length=np.asarray(length), slow=np.zeros((), int))
 
 
 def _beyond(server: Server, total: Information) -> Array:

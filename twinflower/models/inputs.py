@@ -125,7 +125,7 @@ class Inputs:
         if _named(rows):
             return schema.encode(self._cells(rows))
         table = np.asarray(rows, dtype=None if isinstance(rows, np.ndarray) else object)
-        self._check_shape(table, len(schema.names))
+        _check_shape(table, len(schema.names))
         return schema.encode({name: table[:, i] for i, name in enumerate(schema.names)})
 
     def _cells(self, rows: Any) -> dict[str, Any]:
@@ -149,15 +149,10 @@ class Inputs:
             table = np.asarray(rows, dtype=np.float64)
         except (ValueError, TypeError) as error:
             raise DataError(f"rows must be numbers: {cause(error)}") from None
-        self._check_shape(table, self.num_features)
+        _check_shape(table, self.num_features)
         if not np.isfinite(table).all():
             raise DataError("rows must be finite numbers; there is NaN or infinity")
         return table
-
-    @staticmethod
-    def _check_shape(table: NDArray[Any], columns: int) -> None:
-        if table.ndim != 2 or table.shape[1] != columns:
-            raise DataError(f"rows must have shape (rows, {columns}); got {table.shape}")
 
     def _scaled(self, table: Array) -> Array:
         if self.centre is None or self.spread is None:
@@ -199,6 +194,11 @@ class Inputs:
             bias=bool(document["bias"]), row_norm=float(document["row_norm"]),
             row_scaling=str(document.get("row_scaling", EACH)), columns=columns,
         )  # fmt: skip
+
+
+def _check_shape(table: NDArray[Any], columns: int) -> None:
+    if table.ndim != 2 or table.shape[1] != columns:
+        raise DataError(f"rows must have shape (rows, {columns}); got {table.shape}")
 
 
 def _column(column: Column, rows: int, draw: np.random.Generator) -> Array:

@@ -79,7 +79,7 @@ class Parameters:
             raise SettingError(
                 f"a state_dict maps names to tensors; got {type(state).__name__}: call module.state_dict()"
             )
-        self._check_keys(mine.keys(), state)
+        _check_keys(mine.keys(), state)
         for name, tensor in mine.items():
             got, wanted = tuple(state[name].shape), tuple(tensor.shape)
             if got != wanted:
@@ -97,13 +97,14 @@ class Parameters:
                 )
         return to_point(torch.cat([state[name].detach().reshape(-1) for name in self.names]))
 
-    def _check_keys(self, mine: Any, state: State) -> None:
-        missing, strange = sorted(mine - state.keys()), sorted(state.keys() - mine)
-        if missing or strange:
-            raise SettingError(
-                f"the state_dict is not of this module: it lacks {', '.join(missing) or 'nothing'} and has "
-                f"{', '.join(strange) or 'nothing'} besides"
-            )
+
+def _check_keys(mine: Any, state: State) -> None:
+    missing, strange = sorted(mine - state.keys()), sorted(state.keys() - mine)
+    if missing or strange:
+        raise SettingError(
+            f"the state_dict is not of this module: it lacks {', '.join(missing) or 'nothing'} and has "
+            f"{', '.join(strange) or 'nothing'} besides"
+        )
 
 
 def trained(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
