@@ -347,6 +347,6 @@ def test_a_run_with_private_ranges_has_no_share_for_tuning(file, tmp_path):
     overrides = {key: str(value) for key, value in keys.items()}
     with pytest.raises(
         SettingError,
-        match="privacy.tune-share and private ranges, survival curves or Table 1 share no budget",
+        match="privacy.tune-share and private ranges share no budget",
     ):
         prepare(read_experiment(file, overrides).curves[0].config)
