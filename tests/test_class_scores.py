@@ -20,11 +20,12 @@ from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
 from twinflower.problems.losses import probabilities
 from twinflower.problems.objectives import make_objective
+from twinflower.queries.held_out import HeldOut
 from twinflower.queries.held_out_question import HeldOutQuestion, summed
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.results.reading import read_scores
+from twinflower.simulation.results.reading import read_answers
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -189,7 +190,7 @@ def test_all_runtimes_report_the_same_and_the_folder_and_the_report_hold_it(keys
         assert_array_equal(table.cells, wired.answers["evaluation"].scores[client].cells)
         assert_allclose(table.cells, arrays.answers["evaluation"].scores[client].cells, rtol=1e-9)
         for one, other in zip(
-            read_scores(folder)[client], arrays.answers["evaluation"].scores[client], strict=True
+            read_answers(folder, HeldOut)[client], arrays.answers["evaluation"].scores[client], strict=True
         ):
             assert_array_equal(one, other)
     table = together(arrays.answers["evaluation"].scores.values())
@@ -233,6 +234,7 @@ def test_predict_evaluates_a_table(keys, tmp_path):
 def test_a_damaged_table_of_scores_is_an_error_that_names_the_file(header, tmp_path):
     (tmp_path / "scores.csv").write_text(f"{header}\n0,1,2,3\n")
     with pytest.raises(
-        SettingError, match=re.escape(f"{tmp_path / 'scores.csv'} is not the scores of a run")
+        SettingError,
+        match=re.escape(f"{tmp_path / 'scores.csv'} is not the scores on held-out rows of a run"),
     ):
-        read_scores(tmp_path)
+        read_answers(tmp_path, HeldOut)

@@ -19,7 +19,9 @@ import twinflower
 from twinflower.models.model import nested_test
 from twinflower.models.score_bins import together
 from twinflower.models.survival import SurvivalTable, log_rank
-from twinflower.simulation.results.reading import read_persons, read_scores
+from twinflower.queries.held_out import HeldOut
+from twinflower.queries.survival import SurvivalCurve
+from twinflower.simulation.results.reading import read_answers
 
 # The last part of the page needs data that are not in the repository.
 _, HOSPITALS, SURVIVAL, _ = (ROOT / "docs" / "clinicians.md").read_text(encoding="utf-8").split("\n## ")
@@ -201,7 +203,7 @@ def test_the_table_of_survival(folder):
 
 
 def test_the_log_rank_tests(folder):
-    sites = read_persons(folder / "survival" / "runs" / "curves").values()
+    sites = read_answers(folder / "survival" / "runs" / "curves", SurvivalCurve).values()
     told = re.search(
         r"chi-squared (\S+ \(p = \S+\)) with .* and (\S+ \(p = \S+\))", " ".join(SURVIVAL.split())
     )
@@ -226,7 +228,7 @@ def test_the_table_of_hazard_ratios(folder):
 
 
 def test_the_table_of_areas(folder):
-    areas = together(read_scores(folder / "survival" / "runs" / "cox").values()).areas
+    areas = together(read_answers(folder / "survival" / "runs" / "cox", HeldOut).values()).areas
     ((_, *told),) = TABLES["AUC at a time"]
     for cell, own in zip(told, areas, strict=True):
         holds(cell, *own)

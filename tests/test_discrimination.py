@@ -33,12 +33,13 @@ from twinflower.privacy.mechanism import evaluation_draws
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch, Bounds
 from twinflower.problems.objectives import make_objective
+from twinflower.queries.held_out import HeldOut
 from twinflower.queries.held_out_question import HeldOutQuestion, summed
 from twinflower.queries.model_question import SiteAnswer
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.results.reading import read_scores, read_summary
+from twinflower.simulation.results.reading import read_answers, read_summary
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import client_of
 from twinflower.simulation.runs.forecast import forecast
@@ -540,7 +541,7 @@ def test_scores_that_are_no_probabilities_are_refused(keys):
 def test_the_folder_and_the_report_hold_the_counts(keys, kind, tmp_path):
     (result,) = cohort.train([prepare(parse(keys | kind))])
     folder = write_run(result, tmp_path / "run")
-    same_scores(read_scores(folder), result.answers["evaluation"].scores)
+    same_scores(read_answers(folder, HeldOut), result.answers["evaluation"].scores)
     page = report_run(folder).read_text(encoding="utf-8")
     assert "Discrimination and calibration" in page
     assert f"{result.rows[-1]['held_out_auc']:.4f}" in page

@@ -21,9 +21,10 @@ from site_files import two_classes
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError
+from twinflower.queries.held_out import HeldOut
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.messages import guarantee
-from twinflower.simulation.results.reading import read_rows, read_scores
+from twinflower.simulation.results.reading import read_answers, read_rows
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import inprocess
 from twinflower.simulation.runtimes.flower import engine
@@ -62,7 +63,7 @@ def require_equal(folder, config):
         with np.load(folder / "information.npz") as sums:
             assert_array_equal(sums["information"], ours.information.packed)
     assert list(map(without_time, read_rows(folder))) == list(map(without_time, ours.rows))
-    scores, counted = read_scores(folder), ours.answers.get("evaluation")
+    scores, counted = read_answers(folder, HeldOut), ours.answers.get("evaluation")
     assert scores.keys() == (counted.scores.keys() if counted else set())
     for client, table in scores.items():
         assert_array_equal(table.cells, counted.scores[client].cells)

@@ -17,9 +17,9 @@ from site_files import three_sites
 
 from twinflower.errors import SettingError
 from twinflower.models.survival import SurvivalTable, TimeGrid, log_rank
-from twinflower.queries.survival import CurveAnswers
+from twinflower.queries.survival import CurveAnswers, SurvivalCurve
 from twinflower.simulation.report.present import report_run
-from twinflower.simulation.results.reading import read_persons
+from twinflower.simulation.results.reading import read_answers
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.forecast import forecast
 from twinflower.simulation.runs.setup import prepare
@@ -169,7 +169,7 @@ def test_numbers_at_risk_stand_below_every_curve_at_the_same_ends_of_intervals(c
     folder = write_run(inprocess.train(run(keys, changes)), tmp_path / "run")
     page = report_run(folder).read_text()
     shown = dict(re.findall(r'aria-label="([^"]+), at risk: ([^"]+)"', page))
-    table = SurvivalTable.together(read_persons(folder).values())
+    table = SurvivalTable.together(read_answers(folder, SurvivalCurve).values())
     known = {name: own.curve() for name, own in {"all sites": table, **table.by_group}.items()}
     assert known.keys() < shown.keys() and len(shown) == len(known) + len(SIZES)
     for name, text in shown.items():
@@ -190,7 +190,7 @@ def test_the_folder_and_the_report_have_the_groups(changes, keys, tmp_path):
     for name, table in SurvivalTable.together(result.setup.answers["survival"].values()).by_group.items():
         own = [float(row["survival"]) for row in rows if row["group"] == name]
         assert_allclose(own, table.curve().survival)
-    read, page = read_persons(folder), report_run(folder).read_text()
+    read, page = read_answers(folder, SurvivalCurve), report_run(folder).read_text()
     for client, table in result.setup.answers["survival"].items():
         for name, group in table.by_group.items():
             assert_allclose(read[client].by_group[name].cells, group.cells, atol=0.5)

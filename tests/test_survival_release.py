@@ -24,7 +24,7 @@ from twinflower.simulation.app import client_app
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.results.reading import read_persons
+from twinflower.simulation.results.reading import read_answers
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.client_factory import guard_of
 from twinflower.simulation.runs.forecast import forecast, noise_rows
@@ -232,7 +232,7 @@ def test_the_folder_holds_the_curves(tmp_path, changes):
     curve = SurvivalTable.together(result.setup.answers["survival"].values()).curve()
     assert_allclose([float(row["survival"]) for row in rows], curve.survival)
     assert_allclose([float(row["low"]) for row in rows], curve.low)
-    read = SurvivalTable.together(read_persons(tmp_path).values())
+    read = SurvivalTable.together(read_answers(tmp_path, SurvivalCurve).values())
     for name, column in read.curve()._asdict().items():
         assert_allclose(column, getattr(curve, name), err_msg=name, atol=1e-9)
     page = report_run(tmp_path).read_text()
@@ -249,7 +249,7 @@ def test_the_folder_holds_the_curves(tmp_path, changes):
     ],
 )
 def test_every_output_says_which_estimate_it_is(tmp_path, estimate, words):
-    """By default the actuarial one; a folder from before has no such column, and was Kaplan-Meier's."""
+    """By default the actuarial one."""
     chosen = {} if estimate == "actuarial" else {"evaluation.survival-estimate": estimate}
     result = inprocess.train(run(chosen))
     write_run(result, tmp_path)
@@ -260,8 +260,8 @@ def test_every_output_says_which_estimate_it_is(tmp_path, estimate, words):
     assert all(
         own.actuarial == (estimate == "actuarial") for own in result.setup.answers["survival"].values()
     )
-    path.write_text("\n".join(line.rpartition(",")[0] for line in path.read_text().splitlines()))
-    assert not any(own.actuarial for own in read_persons(tmp_path).values())
+    read = read_answers(tmp_path, SurvivalCurve)
+    assert all(own.actuarial == (estimate == "actuarial") for own in read.values())
 
 
 @pytest.mark.parametrize("changes", [{}, PRIVATE])

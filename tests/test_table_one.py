@@ -630,6 +630,15 @@ def test_the_report_shows_percentages_as_they_are(percent, shown, keys, tmp_path
     assert shown in report_run(folder).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("damage", ["client,site,group\n0,,all\n", "{}0,,all,,,many,1\n"])
+def test_a_damaged_table_is_an_error_that_names_the_file(damage, keys, tmp_path, capsys):
+    folder = write_run(inprocess.train(run(keys)), tmp_path / "run")
+    path = folder / "table-one.csv"
+    path.write_text(damage.format(path.read_text(encoding="utf-8").splitlines()[0] + "\n"))
+    assert command("table-one", folder) == 2
+    assert "table-one.csv is not the Table 1 of a run" in capsys.readouterr().err
+
+
 def test_what_noise_hides_is_not_shown():
     draw = np.random.default_rng(0)
     values, groups = drawn(draw, 100)

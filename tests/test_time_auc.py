@@ -24,12 +24,12 @@ from twinflower.models.score_bins import together
 from twinflower.models.time_auc import Persons, TimeBins, _Area, areas
 from twinflower.privacy.unit import ONE_RECORD, Unit
 from twinflower.problems.interfaces import Batch
-from twinflower.queries.held_out import score_bins
+from twinflower.queries.held_out import HeldOut, score_bins
 from twinflower.queries.held_out_question import HeldOutQuestion, summed
 from twinflower.simulation import cli
 from twinflower.simulation.report.present import report_run
 from twinflower.simulation.results.checkpoint import Checkpoints
-from twinflower.simulation.results.reading import read_scores
+from twinflower.simulation.results.reading import read_answers
 from twinflower.simulation.results.writing import write_run
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes import cohort, inprocess
@@ -242,7 +242,7 @@ def test_all_runtimes_report_the_same(keys, kind, tmp_path):
     for client, table in direct.answers["evaluation"].scores.items():
         assert_array_equal(table.cells, wired.answers["evaluation"].scores[client].cells)
         assert_allclose(table.cells, arrays.answers["evaluation"].scores[client].cells, rtol=1e-9)
-        again = read_scores(folder)[client]
+        again = read_answers(folder, HeldOut)[client]
         for one, other in zip(again, arrays.answers["evaluation"].scores[client], strict=True):
             assert_array_equal(one, other)
     area = together(arrays.answers["evaluation"].scores.values()).auc

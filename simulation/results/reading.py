@@ -3,17 +3,13 @@
 import csv
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from twinflower.errors import SettingError, require
-from twinflower.models.score_bins import Counted
-from twinflower.models.survival import ACTUARIAL, SurvivalTable
-from twinflower.queries import held_out, survival
+from twinflower.queries.query import SiteQuery
 
 from ..settings import Value
 from ..settings.columns import CLIENT_COLUMNS, COLUMNS, PATH_COLUMNS, SITE_COLUMNS
@@ -99,32 +95,14 @@ def read_clients(folder: Path) -> list[dict[str, float | None]]:
         return [{key: float(row[key]) if row[key] else None for key in CLIENT_COLUMNS} for row in table]
 
 
-def read_scores(folder: Path) -> dict[int, Counted]:
-    """The clients' held-out rows by the bin of their score, from scores.csv; empty if it is missing.
+def read_answers(folder: Path, query: type[SiteQuery]) -> Any:
+    """What a report shows of the answers to a question that writes a table (`Answers.read`), empty if there is none.
 
     Raises SettingError if it is damaged.
     """
-    path = folder / held_out.FILE
-    with _expecting(path, "not the scores of a run"):
-        return held_out.tables_of(list(csv.DictReader(_text(path).splitlines())))
-
-
-def read_persons(folder: Path) -> dict[int, SurvivalTable]:
-    """The clients' persons by the cells of a survival curve, from survival.csv; empty if it is missing.
-
-    Raises SettingError if it is damaged.
-    """
-    path = folder / survival.FILE
-    with _expecting(path, "not the survival curves of a run"):
-        found: dict[int, dict[str, list[list[float]]]] = {}
-        actuarial = False
-        for row in csv.DictReader(_text(path).splitlines()):
-            if row["client"] != survival.ALL_SITES:
-                numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
-                groups = found.setdefault(int(row["client"]), {})
-                groups.setdefault(row["group"], []).append(numbers)
-                actuarial = row["estimate"] == ACTUARIAL
-        return {client: _persons_of(groups, actuarial) for client, groups in found.items()}
+    path = folder / query.reported.known_files[0]
+    with _expecting(path, f"not the {query.follows} of a run"):
+        return query.reported.read(list(csv.DictReader(_text(path).splitlines())))
 
 
 def read_path(folder: Path) -> list[dict[str, str]]:
@@ -134,18 +112,6 @@ def read_path(folder: Path) -> list[dict[str, str]]:
         found = list(csv.DictReader(_text(path).splitlines()))
         require(all(set(PATH_COLUMNS) <= row.keys() for row in found), "")
         return found
-
-
-def _persons_of(groups: Mapping[str, Sequence[Sequence[float]]], actuarial: bool) -> SurvivalTable:
-    """The table from rows (edges, 5) of survival.csv, of all persons ("") and by group."""
-    counted = {}
-    for name, rows in groups.items():
-        edges, at_risk, events, censored, noise = np.array(rows).T
-        beyond = at_risk[-1] - events[-1] - censored[-1]
-        cells = np.concatenate([events, censored, [beyond]])
-        counted[name] = SurvivalTable(cells, edges, round(at_risk[0]), float(noise[0]), actuarial)
-    whole = counted.pop("")
-    return whole._replace(groups={name: own.cells for name, own in counted.items()})
 
 
 def read_rejections(folder: Path) -> list[tuple[int, int, str]]:

@@ -81,6 +81,17 @@ class HeldOutAnswers(Answers):
             yield FILE, *_tabulated(found.scores)
 
     @classmethod
+    def read(cls, rows: Sequence[Mapping[str, str]]) -> dict[int, Counted]:
+        """The tables by client."""
+        if not rows:
+            return {}
+        columns, read = {frozenset(own): (own, read) for own, _, read in _FORMS.values()}[frozenset(rows[0])]
+        found: dict[int, list[list[float]]] = {}
+        for row in rows:
+            found.setdefault(int(row["client"]), []).append([float(row[key]) for key in columns[1:]])
+        return {client: read(np.array(own)) for client, own in found.items()}
+
+    @classmethod
     def summarised(cls, found: Found | None) -> dict[str, Any]:
         """See `Answers`."""
         scores = found.by_site if found else {}
@@ -106,17 +117,6 @@ def _tabulated(scores: Mapping[int, Counted]) -> tuple[Sequence[str], Rows]:
         for client, table in scores.items()
         for row in rows(table)
     )
-
-
-def tables_of(rows: Sequence[Mapping[str, str]]) -> dict[int, Any]:
-    """Inverse of `_tabulated`; KeyError or ValueError for other rows."""
-    if not rows:
-        return {}
-    columns, read = {frozenset(own): (own, read) for own, _, read in _FORMS.values()}[frozenset(rows[0])]
-    found: dict[int, list[list[float]]] = {}
-    for row in rows:
-        found.setdefault(int(row["client"]), []).append([float(row[key]) for key in columns[1:]])
-    return {client: read(np.array(own)) for client, own in found.items()}
 
 
 def _bin_rows(table: ScoreTable) -> Iterator[tuple[float, ...]]:

@@ -134,6 +134,12 @@ class Answers:
         """The tables that a run's folder holds of the answers."""
         return iter(())
 
+    @classmethod
+    def read(cls, rows: Sequence[Mapping[str, str]]) -> Any:
+        """What a report shows of the rows of the table in `files`, empty without rows; KeyError or ValueError for rows
+        that no run has written."""
+        return rows
+
     def arrays(self, found: Any) -> Mapping[str, Any]:
         """What the run's file of arrays, `name`.npz, holds of the answers besides the model x; empty for no file."""
         return {}

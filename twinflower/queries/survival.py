@@ -1,6 +1,6 @@
 """The question for a survival curve: clients count the persons that they train on by intervals of time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -136,6 +136,18 @@ class CurveAnswers(Answers):
                     yield dict(zip(COLUMNS, (client, site, group, *row, own.sigma, estimate), strict=True))
 
     @classmethod
+    def read(cls, rows: Sequence[Mapping[str, str]]) -> dict[int, SurvivalTable]:
+        """The persons of every client by the cells of the curve."""
+        found: dict[int, dict[str, list[list[float]]]] = {}
+        for row in rows:
+            if row["client"] != ALL_SITES:
+                numbers = [float(row[key]) for key in ("time", "at_risk", "events", "censored", "noise")]
+                groups = found.setdefault(int(row["client"]), {})
+                groups.setdefault(row["group"], []).append(numbers)
+        actuarial = bool(rows) and rows[-1]["estimate"] == ACTUARIAL
+        return {client: _table_of(groups, actuarial) for client, groups in found.items()}
+
+    @classmethod
     def stored(cls, found: Mapping[int, SurvivalTable]) -> Any:
         """See `Answers`."""
         return [
@@ -156,6 +168,18 @@ class CurveAnswers(Answers):
             i: SurvivalTable(np.array(own), np.array(edges), rows, sigma, actuarial, _arrays(groups))
             for i, own, edges, rows, sigma, actuarial, groups in stored
         }
+
+
+def _table_of(groups: Mapping[str, Sequence[Sequence[float]]], actuarial: bool) -> SurvivalTable:
+    """The table from rows (edges, 5) of the file, of all persons ("") and by group."""
+    counted = {}
+    for name, rows in groups.items():
+        edges, at_risk, events, censored, noise = np.array(rows).T
+        beyond = at_risk[-1] - events[-1] - censored[-1]
+        cells = np.concatenate([events, censored, [beyond]])
+        counted[name] = SurvivalTable(cells, edges, round(at_risk[0]), float(noise[0]), actuarial)
+    whole = counted.pop("")
+    return whole._replace(groups={name: own.cells for name, own in counted.items()})
 
 
 def _arrays(groups: Mapping[str, list[float]]) -> dict[str, Array]:

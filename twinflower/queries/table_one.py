@@ -1,6 +1,6 @@
 """The question for an article's Table 1: what the rows that the sites train on are like, column by column."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple
@@ -119,9 +119,19 @@ class TableOneAnswers(Answers):
                 yield dict(zip(COLUMNS, (client, site, *line), strict=True))
 
     @classmethod
+    def read(cls, rows: Sequence[Mapping[str, str]]) -> list[tuple[str, str, Line]]:
+        """The lines with their clients and the names of the sites."""
+        return [(row["client"], row["site"], _line(row)) for row in rows]
+
+    @classmethod
     def restored(cls, stored: Any) -> dict[int, Sent]:
         """See `Answers`."""
         return {int(client): Sent(*sent) for client, sent in stored.items()}
+
+
+def _line(row: Mapping[str, str]) -> Line:
+    texts = row["group"], row["column"], row["category"]
+    return Line(*texts, *(float(row[key]) for key in Line._fields[len(texts) :]))
 
 
 class TableOne(Histogram):

@@ -11,9 +11,10 @@ from twinflower.models.intervals import Share
 from twinflower.models.model import TrainedModel
 from twinflower.models.score_bins import Counted, together
 from twinflower.models.time_auc import TimeTable
+from twinflower.queries.held_out import HeldOut
 
 from ...results.files import csv_text
-from ...results.reading import read_scores
+from ...results.reading import read_answers
 from ..charts import Chart, chart
 from ..document import Section, Table
 from ..labels import number
@@ -36,7 +37,7 @@ _MOST_LINES = 8
 @of_one_run
 def evaluation(run: StoredRun) -> list[Section]:
     """What the sites' counts by bin say about the last model that was evaluated; nothing without them."""
-    sites = read_scores(run.folder)
+    sites: dict[int, Counted] = read_answers(run.folder, HeldOut)
     if not sites:
         return []
     table = together(sites.values())

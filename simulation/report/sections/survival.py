@@ -7,8 +7,9 @@ import numpy as np
 from twinflower.arrays import Array
 from twinflower.models.intervals import LEVEL, Share
 from twinflower.models.survival import Curve, LogRank, SurvivalTable, log_rank
+from twinflower.queries.survival import SurvivalCurve
 
-from ...results.reading import read_persons
+from ...results.reading import read_answers
 from ..charts import Chart, Counts, chart
 from ..document import Section, Table
 from ..labels import number
@@ -27,7 +28,7 @@ _TIMES = ("up to", "at risk", "events", "censored", "survival", _INTERVAL, "cumu
 @of_one_run
 def survival(run: StoredRun) -> list[Section]:
     """The survival curves of all sites together, and by site; nothing for a run without a survival curve."""
-    sites = read_persons(run.folder)
+    sites: dict[int, SurvivalTable] = read_answers(run.folder, SurvivalCurve)
     if not sites:
         return []
     table = SurvivalTable.together(sites.values())

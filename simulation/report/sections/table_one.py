@@ -1,17 +1,17 @@
 """The section of a report on what the rows of the sites are like: Table 1 of an article."""
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 
-from twinflower.models.summaries import ALL, MISSING
-from twinflower.queries.table_one import FILE
+from twinflower.models.summaries import ALL, MISSING, Line
+from twinflower.queries.table_one import FILE, TableOne
 
+from ...results.reading import read_answers
 from ..document import Section, Table
 from ..study import StoredRun, of_one_run
 from .sites import label_of
 
-_Lines = Mapping[tuple[str, str], Mapping[str, str]]  # of one column of the table, by column and category
+_Lines = Mapping[tuple[str, str], Line]  # of one column of the table, by column and category
 _MOST_SITES = 8  # beside each other
 _LEGEND = (
     "Numbers: mean (standard deviation), median [quartiles]. Categories: rows (percent of those that are not missing). "
@@ -30,44 +30,41 @@ _NOISY_DIFFERENCES = " In brackets: the noise in it (standard deviation). A diff
 @of_one_run
 def table_one(run: StoredRun) -> list[Section]:
     """Table 1 of all sites, by group or by site, and by group at every site; nothing for a run without it."""
-    path = run.folder / FILE
-    if not path.exists():
+    found: list[tuple[str, str, Line]] = read_answers(run.folder, TableOne)
+    if not found:
         return []
-    lines = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
-    groups, clients = (list(dict.fromkeys(line[key] for line in lines)) for key in ("group", "client"))
+    groups = list(dict.fromkeys(line.group for *_, line in found))
+    clients = list(dict.fromkeys(client for client, *_ in found))
     names = {client: ALL if client == ALL else label_of(run, int(client)) for client in clients}
-    tables = {pair: _lines(lines, *pair) for pair in ((c, g) for c in clients for g in groups)}
+    tables: dict[tuple[str, str], dict[tuple[str, str], Line]] = {(c, g): {} for c in clients for g in groups}
+    for client, _, line in found:
+        tables[client, line.group][line.column, line.category] = line
+    about = _about([line for *_, line in found], len(clients) - 1)
     if len(groups) == 1:
         shown = clients[: _MOST_SITES + 1]  # the first is of all sites
         whole = _table([names[client] for client in shown], [tables[client, ALL] for client in shown])
-        return [Section("Table 1", _about(lines), tables=[whole])]
+        return [Section("Table 1", about, tables=[whole])]
     by = {client: _table(groups, [tables[client, group] for group in groups], True) for client in clients}
-    sites = {line["client"]: line["site"] or f"site {line['client']}" for line in lines}
+    sites = {client: site or f"site {client}" for client, site, _ in found}
     alone = ((client, table) for client, table in by.items() if client != ALL)
     folded = [Section(f"Table 1 at {sites[client]}", tables=[table]) for client, table in alone]
-    return [Section("Table 1", _about(lines), tables=[by[ALL]], folded=folded[:_MOST_SITES])]
+    return [Section("Table 1", about, tables=[by[ALL]], folded=folded[:_MOST_SITES])]
 
 
-def _lines(lines: Sequence[Mapping[str, str]], client: str, group: str) -> _Lines:
-    kept = (line for line in lines if line["client"] == client and line["group"] == group)
-    return {(line["column"], line["category"]): line for line in kept}
-
-
-def _about(lines: Sequence[Mapping[str, str]]) -> list[str]:
-    noise, texts = max(float(line["noise"]) for line in lines), [_LEGEND]
-    if any(line["group"] != ALL for line in lines):
+def _about(lines: Sequence[Line], sites: int) -> list[str]:
+    noise, texts = max(line.noise for line in lines), [_LEGEND]
+    if any(line.group != ALL for line in lines):
         texts.append(_DIFFERENCES + _NOISY_DIFFERENCES * bool(noise))
     if noise:
         texts.append(
             f"A count has noise of up to {noise:.4g} (standard deviation), which can make it negative. A dash is a "
             "statistic that noise hides."
         )
-    if any(line["rows"] != line["most_rows"] for line in lines):
+    if any(line.rows != line.most_rows for line in lines):
         texts.append(
             "Sites have withheld counts of few rows: a to b is what the others allow, and a dash where that is nothing."
             " Numbers describe the n values that are not withheld."
         )
-    sites = len({line["client"] for line in lines}) - 1
     if sites > _MOST_SITES:
         texts.append(f"{_MOST_SITES} of {sites} sites; the others are in {FILE}.")
     return texts
@@ -84,44 +81,47 @@ def _table(names: Sequence[str], columns: Sequence[_Lines], compared: bool = Fal
     return Table(("", *names, *[_DIFFERENCE] * compared), rows)
 
 
-def _difference(line: Mapping[str, str]) -> str:
-    value, noise = (float(line.get(key, "nan")) for key in ("difference", "difference_noise"))
-    return "-" if value != value else f"{value:.2f} ({noise:.2g})" if noise else f"{value:.2f}"
+def _difference(line: Line) -> str:
+    value, noise = line.difference, line.difference_noise
+    return "-" if math.isnan(value) else f"{value:.2f} ({noise:.2g})" if noise else f"{value:.2f}"
 
 
-def _rows(column: str, category: str, lines: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+def _rows(column: str, category: str, lines: Sequence[Line]) -> list[tuple[str, ...]]:
     """The rows of a line: one for a count, two for a number."""
     if not column:
         return [("rows", *map(_count, lines))]
     if category:
         name = f"{column}, {MISSING}" if category == MISSING else f"{column}: {category}"
         return [(name, *map(_count, lines))]
-    means = [_mean(line) for line in lines]
-    middle = "median", "lower_quartile", "upper_quartile"
-    quartiles = [_numbers("{} [{}, {}]", line, dict.fromkeys(middle, "bin_width")) for line in lines]
-    return [(column, *means), ("", *quartiles)]
+    return [(column, *map(_mean, lines)), ("", *map(_quartiles, lines))]
 
 
-def _mean(line: Mapping[str, str]) -> str:
+def _mean(line: Line) -> str:
     """Mean and deviation, with the number of values that they rest on where others are withheld."""
-    size = "" if line["rows"] == line["most_rows"] else f"; n = {float(line['rows']):,.0f}"
-    return _numbers(f"{{}} ({{}}){size}", line, {"mean": "mean_noise", "deviation": "deviation_noise"})
+    size = "" if line.rows == line.most_rows else f"; n = {line.rows:,.0f}"
+    return _numbers(
+        f"{{}} ({{}}){size}", (line.mean, line.mean_noise), (line.deviation, line.deviation_noise)
+    )
 
 
-def _count(line: Mapping[str, str]) -> str:
-    low, high, percent = (float(line[key]) for key in ("rows", "most_rows", "percent"))
+def _quartiles(line: Line) -> str:
+    values = line.median, line.lower_quartile, line.upper_quartile
+    return _numbers("{} [{}, {}]", *((value, line.bin_width) for value in values))
+
+
+def _count(line: Line) -> str:
+    low, high, percent = line.rows, line.most_rows, line.percent
     if low != high:
         return f"{low:,.0f} to {high:,.0f}" if low else "-"
-    hidden = " (-)" if float(line["noise"]) and line["category"] not in ("", MISSING) else ""
-    return f"{low:z,.0f}" + (hidden if percent != percent else f" ({percent:z.1f}%)")
+    hidden = " (-)" if line.noise and line.category not in ("", MISSING) else ""
+    return f"{low:z,.0f}" + (hidden if math.isnan(percent) else f" ({percent:z.1f}%)")
 
 
-def _numbers(text: str, line: Mapping[str, str], errors: Mapping[str, str]) -> str:
-    """The text with these values, by the names of their errors, with as many digits as these support."""
-    values = [(float(line[key]), float(line[error])) for key, error in errors.items()]
-    if values[0][0] != values[0][0]:
+def _numbers(text: str, *values: tuple[float, float]) -> str:
+    """The text with these values, each with its error, with as many digits as that supports."""
+    if math.isnan(values[0][0]):
         return "-"
-    return text.format(*("-" if value != value else rounded(value, error) for value, error in values))
+    return text.format(*("-" if math.isnan(value) else rounded(value, error) for value, error in values))
 
 
 def rounded(value: float, error: float) -> str:
