@@ -491,7 +491,7 @@ def test_deployed_sites_withhold_by_their_own_policy(keys, tmp_path):
     deployed = result.setup.answers["table_one"]
     known = inprocess.train(setup).setup.answers["table_one"]
     assert [deployed[site] == known[site] for site in range(3)] == [True, True, False]
-    assert min(deployed[2].entries) < 0
+    assert min(deployed[2].counts) < 0
     folder = write_run(result, tmp_path / "run")
     ages = lines(folder)["all", "all", "age", ""]
     assert ages["rows"] < ages["most_rows"] == 600

@@ -347,12 +347,10 @@ class _Group(NamedTuple):
         variance = min(squares / count, 1.0) - mean**2
         shown = count > 1 and (variance > 0 or not self.sigma)
         deviation = np.sqrt(max(variance, 0.0) * count / (count - 1)) if shown else np.nan
-        lost = self.sigma * np.sqrt(len(bins)) / 2 > _LOST * count
-        quartiles = np.full(3, np.nan) if lost else _quartiles(bins, bool(self.sigma))
         return np.concatenate(
             [
                 [public.middle + public.half * mean, public.half * deviation],
-                public.middle + public.half * quartiles,
+                public.middle + public.half * quartiles_of(bins, self.sigma),
                 public.half * self._noises(count, mean, squares / count, deviation, noise),
             ]
         )
@@ -368,11 +366,18 @@ class _Group(NamedTuple):
         return np.linalg.norm(slopes * [self.sigma, self.sigma, noise], axis=1) / count  # type: ignore[no-any-return]
 
 
-def _quartiles(bins: Array, noisy: bool) -> Array:
+def rank_noise(sigma: float, bins: int) -> float:
+    """The standard deviation of the noise in the rank of a median, of bins with noise sigma each."""
+    return sigma * bins**0.5 / 2
+
+
+def quartiles_of(bins: Array, sigma: float = 0.0) -> Array:
     """The quartiles (3,), scaled to [-1, 1], of values that are spread evenly within bins; the middle of a gap between
-    bins if it divides the values so."""
+    bins if it divides the values so. NaN if noise of the standard deviation sigma in each bin hides them."""
+    if rank_noise(sigma, len(bins)) > _LOST * bins.sum():
+        return np.full(3, np.nan)
     sums = np.append(0.0, np.cumsum(bins))
-    if noisy:
+    if sigma:
         from scipy.optimize import isotonic_regression  # slow to import
 
         sums = np.clip(isotonic_regression(sums).x, 0.0, sums[-1])

@@ -1,15 +1,18 @@
 """The columns and the label of the rows that a site trains on, as variables to describe or to group by."""
 
+from typing import TypeVar
+
 import numpy as np
 
 from ..arrays import Array
-from ..data.columns import ABSENT, REFUSE, Category, Classes, Column, Counts, Label, Range, Survival
-from ..errors import SettingError
+from ..data.columns import ABSENT, REFUSE, Category, Classes, Column, Counts, Label, Number, Range, Survival
+from ..errors import SettingError, require
 from ..models.summaries import MISSING, Variable
 from ..problems.losses import unpacked
 from ..survival_labels import unsigned
 from .query import Run
 
+C = TypeVar("C", Category, Number)
 _EVENT = ("censored", "event")
 
 
@@ -42,6 +45,27 @@ def check_categories(variable: Variable, setting: str, *taken: str) -> None:
             f"{setting} cannot count category '{name}' of column '{variable.name}', because {what} called that, too: "
             f'rename it in the schema, as in categories = {{ other = ["{name}"], ... }}'
         )
+
+
+def column_named(run: Run, kind: type[C], setting: str, name: str) -> C:
+    """The column of this kind and name in the schema of a run's tables; SettingError if there is none."""
+    schema = run.dataset.schema if run.dataset.marks is not None else None
+    columns = {own.name: own for own in schema.columns if isinstance(own, kind)} if schema else {}
+    if name not in columns:
+        what = "categories" if kind is Category else "numbers"
+        raise SettingError(
+            f"{setting} must be a column of {what} in a schema ({', '.join(columns) or 'there is none'}); got '{name}'"
+        )
+    return columns[name]
+
+
+def check_whole_rows(run: Run, setting: str) -> None:
+    """Raise SettingError for rows whose columns cannot be read off the features."""
+    require(
+        run.inputs.factor is not None,
+        f"{setting} needs rows that are not divided by their own norms: set data.row-scaling to all, or data.row-norm "
+        "to 0",
+    )
 
 
 def column_values(run: Run, column: Column, client: int) -> Array:

@@ -28,6 +28,7 @@ from ..problems.losses import UNBOUNDED, BoundedLikelihood, Likelihood
 from ..problems.objectives import LOSSES, LinearModel, LinearObjective
 from ..settings import Setting
 from ..wire import doubles, packed
+from .columns import check_whole_rows
 from .exact_sums import allowing, check_exact_sums
 from .first import noisiest
 from .model_question import ModelQuestion, Sent, SiteAnswer
@@ -203,11 +204,7 @@ class StandardErrors(ModelQuery):
             raise SettingError(
                 f"evaluation.standard-errors needs a method that fits one model to all sites; got {run.method.name}"
             )
-        require(
-            run.inputs.factor is not None,
-            "evaluation.standard-errors needs rows that are not divided by their own norms: set data.row-scaling to "
-            "all, or data.row-norm to 0",
-        )
+        check_whole_rows(run, "evaluation.standard-errors")
         if not (d <= MOST_PARAMETERS and d < rows):
             raise SettingError(
                 f"evaluation.standard-errors needs at most {MOST_PARAMETERS} parameters, and fewer than rows; got {d} "

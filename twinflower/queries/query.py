@@ -20,7 +20,7 @@ through that.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from ..arrays import Array, Index
 from ..data.dataset import Dataset
@@ -165,6 +165,23 @@ class Answers:
         return stored
 
 
+class SentCounts(NamedTuple):
+    """The counts that a client has sent, its number of rows, and the standard deviation of the noise."""
+
+    counts: list[float]
+    rows: int
+    sigma: float
+
+
+class CountAnswers(Answers):
+    """The counts of every client (`SentCounts`)."""
+
+    @classmethod
+    def restored(cls, stored: Any) -> dict[int, SentCounts]:
+        """See `Answers`."""
+        return {int(client): SentCounts(*sent) for client, sent in stored.items()}
+
+
 class SiteQuery(ABC):
     """A question of a run; the module docstring says what it holds."""
 
@@ -253,9 +270,13 @@ class Histogram(SiteQuery):
     def part(self, client: int, site: Any = None) -> Part:
         """What a client counts; site: the policy of a deployed site, by which it may withhold counts without noise."""
 
-    @abstractmethod
     def found(self, counts: Array, clients: Index) -> Any:
-        """What follows from the counts (K, entries) of these clients (K,)."""
+        """What follows from the counts (K, entries) of these clients (K,); by default the counts of each client."""
+        sizes, sigma = self.run.partition.sizes, self.run.first.sigma
+        return {
+            int(client): SentCounts(own.tolist(), int(sizes[client]), sigma(int(client)))
+            for client, own in zip(clients, counts, strict=True)
+        }
 
     def applied(self, run: Any, found: Any) -> Any:
         """The run as it goes on with what was found."""

@@ -11,11 +11,10 @@ from ..arrays import Array, Index, Labels
 from ..data.columns import Category
 from ..errors import SettingError
 from ..known_objectives import SURVIVAL
-from ..models.summaries import Variable
 from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, TimeGrid
 from ..problems.discrete_cox import INTERVALS, interval_ends
 from ..settings import Setting, at_least, one_of
-from .columns import check_categories, column_values, column_variable
+from .columns import check_categories, column_named, column_values, column_variable
 from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Run, Table
 
 FILE = "survival.csv"
@@ -220,26 +219,19 @@ class SurvivalCurve(Histogram):
         return TimeGrid(tuple(interval_ends(self.run.config.evaluation.survival_curve) or ()))
 
     @cached_property
-    def by(self) -> Variable | None:
-        """The column of evaluation.survival-by; None without one."""
-        data, name = self.run.dataset, self.run.config.evaluation.survival_by
-        schema = data.schema if data.marks is not None else None
-        columns = {own.name: own for own in schema.columns if isinstance(own, Category)} if schema else {}
-        if name and name not in columns:
-            raise SettingError(
-                "evaluation.survival-by must be a column of categories in a schema "
-                f"({', '.join(columns) or 'there is none'}); got '{name}'"
-            )
-        return column_variable(columns[name]) if name else None
+    def by(self) -> Category | None:
+        """The column of evaluation.survival-by; None without one, SettingError for another column."""
+        name = self.run.config.evaluation.survival_by
+        return column_named(self.run, Category, "evaluation.survival-by", name) if name else None
 
     @property
     def _groups(self) -> tuple[str, ...]:
-        return self.by.names if self.by else ("",)
+        return column_variable(self.by).names if self.by else ("",)
 
     def check(self) -> None:
         """See `SiteQuery`."""
-        if self.by:  # SettingError for another column
-            check_categories(self.by, "evaluation.survival-by")
+        if self.by:
+            check_categories(column_variable(self.by), "evaluation.survival-by")
 
     @property
     def entries(self) -> int:
@@ -251,9 +243,8 @@ class SurvivalCurve(Histogram):
         run, groups = self.run, len(self._groups)
         labels = run.dataset.labels[run.rows_of(client)]
         codes = np.zeros(len(labels), np.int64)
-        if self.by and run.dataset.schema:
-            column = next(own for own in run.dataset.schema.columns if own.name == self.by.name)
-            codes = np.nan_to_num(column_values(run, column, client), nan=groups - 1).astype(np.int64)
+        if self.by:
+            codes = np.nan_to_num(column_values(run, self.by, client), nan=groups - 1).astype(np.int64)
         return Persons(labels, self.grid, codes, groups)
 
     def found(self, counts: Array, clients: Index) -> dict[int, SurvivalTable]:

@@ -3,17 +3,24 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
-from ..arrays import Array, Index
-from ..errors import SettingError, require
+from ..arrays import Array
+from ..errors import SettingError
 from ..models.differences import with_differences
 from ..models.summaries import ALL, Layout, Line, Summaries, Variable
 from ..settings import Setting, at_least
-from .columns import check_categories, column_values, column_variable, label_values, label_variables
-from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Run, Table
+from .columns import (
+    check_categories,
+    check_whole_rows,
+    column_values,
+    column_variable,
+    label_values,
+    label_variables,
+)
+from .query import FRACTION_OF_BUDGET, CountAnswers, Histogram, Part, Run, SentCounts, Table
 
 FILE = "table-one.csv"
 COLUMNS = ("client", "site", *Line._fields)
@@ -90,26 +97,20 @@ class Described(Part):
         return self.layout.counted(self.values, self.groups, self.least)
 
 
-class Sent(NamedTuple):
-    """The entries that a client has sent, its number of rows, and the standard deviation of the noise."""
-
-    entries: list[float]
-    rows: int
-    sigma: float
-
-
-class TableOneAnswers(Answers):
+class TableOneAnswers(CountAnswers):
     """What every client has sent, and the table that follows."""
 
     known_files = (FILE,)
 
-    def files(self, sent: Mapping[int, Sent]) -> Iterator[Table]:
+    def files(self, sent: Mapping[int, SentCounts]) -> Iterator[Table]:
         """The lines of all sites together, and of each client."""
         yield FILE, COLUMNS, self._rows(sent)
 
-    def _rows(self, sent: Mapping[int, Sent]) -> Iterator[dict[str, Any]]:
+    def _rows(self, sent: Mapping[int, SentCounts]) -> Iterator[dict[str, Any]]:
         layout = TableOne(self.run).layout
-        known = {i: Summaries.of(layout, np.array(one[0]), *one[1:]) for i, one in sent.items()}
+        known = {
+            i: Summaries.of(layout, np.array(own.counts), own.rows, own.sigma) for i, own in sent.items()
+        }
         tables = [
             (ALL, ALL, Summaries.together(known.values())),
             *((*self.site(client), table) for client, table in known.items()),
@@ -122,11 +123,6 @@ class TableOneAnswers(Answers):
     def read(cls, rows: Sequence[Mapping[str, str]]) -> list[tuple[str, str, Line]]:
         """The lines with their clients and the names of the sites."""
         return [(row["client"], row["site"], _line(row)) for row in rows]
-
-    @classmethod
-    def restored(cls, stored: Any) -> dict[int, Sent]:
-        """See `Answers`."""
-        return {int(client): Sent(*sent) for client, sent in stored.items()}
 
 
 def _line(row: Mapping[str, str]) -> Line:
@@ -177,11 +173,7 @@ class TableOne(Histogram):
             raise SettingError(
                 "evaluation.table-one needs tables with a schema: set data.name to tables or own"
             )
-        require(
-            run.inputs.factor is not None,
-            "evaluation.table-one needs rows that are not divided by their own norms: set data.row-scaling to all, or "
-            "data.row-norm to 0",
-        )
+        check_whole_rows(run, "evaluation.table-one")
         numbers = [variable for variable in self._variables if not variable.categories]
         private = [number.name for number in numbers if number.range is None]
         if private:
@@ -218,14 +210,6 @@ class TableOne(Histogram):
         groups = np.zeros(len(values)) if by is None else values[:, by]
         least = 1 if site is None or run.plan else site.table_cell
         return Described(self.layout, values if by is None else np.delete(values, by, 1), groups, least)
-
-    def found(self, counts: Array, clients: Index) -> dict[int, Sent]:
-        """See `Histogram`."""
-        sizes, sigma = self.run.partition.sizes, self.run.first.sigma
-        return {
-            int(client): Sent(entries.tolist(), int(sizes[client]), sigma(int(client)))
-            for client, entries in zip(clients, counts, strict=True)
-        }
 
     def check_policy(self, site: Any, client: int) -> None:
         """See `SiteQuery`."""
