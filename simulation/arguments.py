@@ -171,7 +171,10 @@ def release_run(folder: Path, run: str) -> None:
     for name, book in found:
         rest = book.ledger(folder / name).release(run)
         epsilon = gdp_epsilon(rest**0.5, book.delta)
-        say(f"released epsilon {epsilon:.4g} of run {run} in {name}; what it spent stays spent")
+        say(
+            f"gave up epsilon {epsilon:.4g}, which run {run} had reserved in {name}; what it spent stays spent, and if "
+            "it goes on after all, its next charge reserves again"
+        )
 
 
 def check_site(node_config: str, run_config: Path | None, number: str, allowed: Path | None) -> None:

@@ -6,6 +6,7 @@ A server that waits is never silent for long, and does not repeat itself.
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from logging import WARNING
+from typing import Any
 
 from flwr.app import Error, Message
 from flwr.common import log
@@ -218,11 +219,14 @@ def _too_few(
 
 def _reasons(failures: Mapping[int, Error] | Mapping[str, Error], kind: str = "node") -> str:
     """The reasons of failed nodes, or sites, in one line; those with the same reason are listed together."""
-    groups: dict[str, list[int | str]] = {}
+    groups: dict[str, list[Any]] = {}
     for node, error in failures.items():
         groups.setdefault(short(error.reason), []).append(node)
     longest = _LONGEST_SAID if len(groups) > 1 else None
-    parts = [f"{kind} {some(nodes)}: {reason[:longest]}" for reason, nodes in groups.items()]
+    parts = [
+        f"{kind}{'s' * (len(nodes) > 1)} {some(sorted(nodes))}: {reason[:longest]}"
+        for reason, nodes in groups.items()
+    ]
     return "; ".join(parts[:_MOST_NAMED]) + ("; ..." if len(parts) > _MOST_NAMED else "")
 
 

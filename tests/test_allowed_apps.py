@@ -1,8 +1,11 @@
 """A SuperNode runs only the apps that its administrator allowed: in Flower's own steps, and on real processes."""
 
 import hashlib
+import os
 import subprocess
+import sys
 from importlib import import_module
+from socket import socket
 
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -193,6 +196,23 @@ def test_a_node_lets_no_other_code_in(app, tmp_path, option):
     allow(app, tmp_path / "allowed")
     with pytest.raises(SettingError, match=f"leave out {option.partition('=')[0]}"):
         run_node(["--insecure", option], tmp_path / "allowed")
+
+
+def test_a_port_in_use_is_named(app, tmp_path):
+    """The node of Flower tries it in a thread, whose error would be a traceback."""
+    allow(app, tmp_path / "allowed")
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["node", "--insecure", "--superlink", "127.0.0.1:1", "--port", str(port)]
+        words += ["--allowed", str(tmp_path / "allowed")]
+        done = subprocess.run(
+            [sys.executable, "-m", "twinflower", *words], capture_output=True, text=True, timeout=120,
+            env=os.environ | {"FLWR_HOME": str(tmp_path / "home")},
+        )  # fmt: skip
+    assert done.returncode == 2 and f"cannot use the port {port}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # ------------------------------------------------------------------------------------- Flower's own steps

@@ -21,6 +21,7 @@ from site_files import two_classes
 from twinflower.clients import BSDPFedPDMClient, FedPDMClient
 from twinflower.clients.records import record_of
 from twinflower.errors import RunError
+from twinflower.flower_messages import PROPERTIES, SITE, reply_record
 from twinflower.queries.held_out import HeldOut
 from twinflower.simulation.app import server_app
 from twinflower.simulation.report.messages import guarantee
@@ -301,6 +302,23 @@ def test_nodes_that_have_not_told_their_partition_are_counted(no_sleep, capsys):
     grid.send_and_receive([properties_request(2)], timeout=12.0)
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("0 of 1 replies are here; waiting for 1 node, at most ")
+
+
+def test_a_node_whose_late_reply_named_it_is_waited_for_by_its_name(no_sleep, capsys):
+    """The reply to an earlier question comes by `pull_messages`; a later one says how the node is numbered."""
+    grid = server_app.PollingGrid(Slow(prepare(parse({"clients.count": 3}))))
+    requests = [properties_request(node) for node in (1, 2)]
+    grid.push_messages(requests)
+    kind = reply_record(PROPERTIES, "properties")
+    late = [
+        Message(RecordDict({kind: ConfigRecord({SITE: name})}), reply_to=own)
+        for name, own in zip(("jena", "ulm"), requests, strict=True)
+    ]
+    grid.grid.pull_messages = lambda ids: late
+    grid.pull_messages(["earlier"])
+    grid.grid.pull_messages = lambda ids: []
+    grid.send_and_receive([properties_request(node) for node in (1, 2)], timeout=12.0)
+    assert "waiting for sites jena, ulm, at most" in capsys.readouterr().out
 
 
 def test_replies_that_are_errors_are_counted_apart(no_sleep, capsys):

@@ -92,7 +92,9 @@ def test_a_full_disk_is_said_and_no_file_remains(node, tmp_path, full, exists):
     before = sorted(tmp_path.rglob("*"))
     right, (wrong,) = check_node(text(node[0]))
     assert f"state-dir {tmp_path / 'state'} cannot be written (No space left on device)" in wrong
-    assert "on a disk with free space" in wrong and not [line for line in right if line.startswith("state")]
+    assert "on a disk with 64 KiB of free space" in wrong and not [
+        line for line in right if line.startswith("state")
+    ]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -159,6 +161,17 @@ def test_rows_that_have_a_ledger_under_another_path_are_named_by_both_commands(
     replace(ledger_of_site(read_site(moved)), sole=False).charge(Charge("b", 1, 1.0, 1.0, 1, 2.4), budget)
     assert "have the same rows: what was spent is the sum" in told(monkeypatch, capsys, "ledger", state)
     assert check_node(text(moved))[1][0].startswith("the same rows have two ledgers")
+
+
+def test_other_rows_under_the_same_path_are_named_by_both_commands(node, tmp_path, monkeypatch, capsys):
+    config, _ = node
+    ledger = ledger_of_site(read_site(config))
+    ledger.charge(Charge("a run", 1, 1.0, 1.0, 1, 2.4), Budget.for_target(10.0, 1e-4))
+    rows = Path(config["data-file"]).read_text().splitlines(keepends=True)
+    Path(config["data-file"]).write_text("".join(rows[:-1]))
+    _, (refused,) = check_node(text(config))
+    assert refused.startswith(f"the ledger {ledger.path} was made for other data")
+    assert refused in told(monkeypatch, capsys, "ledger", tmp_path / "state", "--node-config", text(config))
 
 
 def told(monkeypatch, capsys, *words):

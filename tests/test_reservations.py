@@ -23,6 +23,7 @@ from twinflower.simulation.app.node_check import check_node
 from twinflower.simulation.app.site import read_site
 from twinflower.simulation.cli import main
 from twinflower.simulation.report.messages import guarantee
+from twinflower.simulation.results.checkpoint import Checkpoints
 from twinflower.simulation.runs.ended import left_out
 from twinflower.simulation.runs.setup import prepare
 from twinflower.simulation.runtimes.inprocess import InProcessGrid
@@ -160,15 +161,19 @@ def test_a_site_logs_what_it_clips_when_a_run_begins_and_not_with_every_message(
 NOTHING = ["privacy: nothing was released, and nothing is charged"]
 
 
+@pytest.mark.parametrize("every", [0, 1], ids=["without checkpoints", "with checkpoints"])
 @pytest.mark.parametrize("of_age", ["[20, 80]", '"private"'], ids=["rounds", "counts before them"])
-def test_a_run_that_does_not_begin_says_that_nothing_was_released(tmp_path, of_age):
+def test_a_run_that_does_not_begin_says_that_nothing_was_released(tmp_path, of_age, every):
+    """There is nothing to resume, and no site has reserved anything that it could give up."""
     own = SCHEMA.replace("[20, 80]", of_age)
     keys = three_sites(tmp_path, own, table, (40, 60, 50, 100))
     keys |= {"privacy.mode": "public-state", "privacy.epsilon": 7.0, "rounds": 5}
     config, _ = at_sites(prepare(parse(keys)))
     refused = prepare(config)
     spend(ledger_at(tmp_path, refused, 2), 8.0)
-    summary = run(refused, tmp_path).summary()
+    checkpoints = Checkpoints(tmp_path / "server", every)
+    result = run_strategy(refused, Nodes(refused, tmp_path), "deployment", checkpoints=checkpoints)
+    summary = result.summary()
     assert "cannot take part" in summary["failure"] and guarantee([summary]) == NOTHING
 
 
@@ -243,7 +248,7 @@ def test_a_site_that_is_away_at_the_end_is_named_with_the_command_that_gives_its
         f"up, at the site: twinflower ledger STATE-DIR --give-up {result.session}"
     )
     command = warning.partition("twinflower ")[2].replace("STATE-DIR", str(tmp_path / "state-1")).split()
-    assert f"of run {result.session} in" in told(monkeypatch, capsys, *command)
+    assert f"which run {result.session} had reserved in" in told(monkeypatch, capsys, *command)
     assert not read_ledger(ledger_at(tmp_path, setup, 1).path).reserved
 
 
@@ -257,7 +262,7 @@ def test_a_client_that_never_took_part_is_named_with_its_share_of_the_rows(setup
 def test_many_clients_that_were_left_out_are_not_all_named():
     rounds = [Round(1, tuple(range(9)), 1, dict.fromkeys(range(8), "no reply"), 0, 0, 1.0, 0.0)]
     (text,) = left_out(rounds, np.ones(9, int), deployed=True)
-    assert text == "no reply of client 0, 1, 2, 3, 4, ... was used: the model is without 89% of the rows"
+    assert text == "no reply of clients 0, 1, 2, 3, 4, ... was used: the model is without 89% of the rows"
 
 
 def interrupted(setup, tmp_path):
@@ -286,7 +291,9 @@ def test_an_interrupted_run_is_given_up_by_the_command(setup, tmp_path, monkeypa
         monkeypatch, capsys, "ledger", state, "--give-up", "other"
     )
     charges = ledger.charges()
-    assert "of run a run in" in told(monkeypatch, capsys, "ledger", state, "--give-up", "a run")
+    assert "which run a run had reserved in" in told(
+        monkeypatch, capsys, "ledger", state, "--give-up", "a run"
+    )
     assert not read_ledger(ledger.path).reserved and ledger.charges() == charges
     ledger.check_plan("another", "", Budget(9.0, planned=gdp_mu(8.0, 1e-4) ** 2))
     assert "takes no other option" in told(

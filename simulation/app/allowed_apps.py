@@ -91,4 +91,5 @@ def run_node(words: Sequence[str], file: Path) -> None:
         flower_internals.restrict_bundles(lambda bundle: refusal(bundle, file))
     except RuntimeError as error:
         raise SettingError(f"{error}: install Flower 1.41 or 1.42") from None
+    flower_internals.date_log()
     flower_internals.run_supernode(words)

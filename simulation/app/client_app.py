@@ -224,7 +224,7 @@ def check_folder(site: Site) -> None:
         name = "state-dir" if site.state_dir else "without a state-dir, the folder of ledgers"
         raise DiskError(
             f"{name} {folder} cannot be written ({cause(error)}): it must be a folder, or one that can be made, in "
-            "which this user may write, on a disk with free space"
+            "which this user may write, on a disk with 64 KiB of free space"
         ) from None
 
 

@@ -200,11 +200,14 @@ def policy_limit(site: Site) -> Limit:
 def ledger_and_policy(text: str) -> tuple[str, Limit]:
     """The name of the ledger of a node, and its `policy_limit`; text: as for `check_node`.
 
-    Raises LedgerError if the node's rows have a ledger under another name in its folder.
+    Raises LedgerError if the node's rows have a ledger under another name in its folder, or if the ledger under theirs
+    was made for other rows.
     """
     site = _numbered_site(_read(text))
     ledger = ledger_of_site(site)
     ledger.check_others()
+    if ledger.path.exists():
+        ledger.charges()
     return ledger.path.name, policy_limit(site)
 
 

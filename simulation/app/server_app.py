@@ -271,8 +271,14 @@ class PollingGrid(WrappedGrid):
             time.sleep(min(max(_SHARE * waited, self.shortest), self.longest))
             for reply in self.pull_messages(set(missing)):
                 missing.pop(reply.metadata.reply_to_message_id, None)
-                self._note(reply)
                 replies.append(reply)
+        return replies
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """See Flower's `Grid`. What the replies say of their nodes is kept, for the sentences about who is missing."""
+        replies = list(super().pull_messages(message_ids))
+        for reply in replies:
+            self._note(reply)
         return replies
 
     def _pushed(self, messages: Iterable[Message]) -> list[tuple[str, Message]]:

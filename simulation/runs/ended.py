@@ -88,9 +88,8 @@ def unreleased(clients: Sequence[int], session: str, sites: Sequence[str] = ()) 
 def _named(clients: Sequence[int] | Index, sites: Sequence[str]) -> str:
     """These clients, in a message."""
     names = [str(sites[client] if sites else client) for client in clients[:_MOST_NAMED]]
-    return (
-        f"{'site' if sites else 'client'} {', '.join(names)}{', ...' if len(clients) > _MOST_NAMED else ''}"
-    )
+    kind = f"{'site' if sites else 'client'}{'s' * (len(clients) > 1)}"
+    return f"{kind} {', '.join(names)}{', ...' if len(clients) > _MOST_NAMED else ''}"
 
 
 def _times(clients: Iterable[Iterable[int]], num_clients: int) -> Index:

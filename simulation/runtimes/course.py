@@ -48,8 +48,9 @@ def drive(
 ) -> None:
     """Take the driver's runs to their end; a RunError becomes the failure of a run alone.
 
-    With checkpoints they go on from the newest one, and write further ones. Then an AbsentError is raised, because the
-    run can go on when the clients are back. watch: called with every run before the first round and after each one.
+    With checkpoints they go on from the newest one, and write further ones. Once there is one, an AbsentError is
+    raised, because the run can go on when the clients are back. watch: called with every run before the first round and
+    after each one.
     """
     runs = driver.runs
     if checkpoints and (saved := newest(checkpoints, say)):
@@ -64,7 +65,7 @@ def drive(
                 run.answers |= answers
                 run.missing = " ".join(missing)
     except RunError as error:
-        resumable = isinstance(error, AbsentError) and checkpoints and checkpoints.every
+        resumable = isinstance(error, AbsentError) and checkpoints and checkpoints.rounds()
         if len(runs) > 1 or resumable:
             raise  # what resuming needs stays in the folder
         runs[0].failure = str(error)

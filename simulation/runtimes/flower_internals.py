@@ -21,6 +21,8 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from twinflower.errors import SettingError
+
 QUICK_NODES = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
 """Environment variables with which nodes begin sooner on a message; in seconds, Flower's default is 1."""
 
@@ -153,9 +155,18 @@ def supernode_options(words: Sequence[str]) -> Mapping[str, Any]:
 
 
 def run_supernode(words: Sequence[str]) -> None:
-    """Run `flower-supernode` in this process, which ends with it."""
+    """Run `flower-supernode` in this process, which ends with it; SettingError if its port is in use."""
     sys.argv = ["flower-supernode", *words]
-    command("flower-supernode")()
+    try:
+        command("flower-supernode")()
+    except RuntimeError as error:
+        if "API failed to start" not in str(error):
+            raise
+        port = supernode_options(words)["port"]
+        raise SettingError(
+            f"the node's own server cannot use the port {port}: another node may use it; give every node on a machine "
+            "a --port of its own"
+        ) from None
 
 
 def date_log() -> None:
