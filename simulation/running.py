@@ -29,9 +29,8 @@ _MESSAGES_ONLY = ("server.min-replies", "server.void-rounds", "server.max-norm",
 def new(plan: Experiment, runtime: str, out: str) -> Path:
     """Validate a plan and create a folder for its results: `out`, or one with the plan's name."""
     _check(plan, runtime)
-    prepared = (
-        prepare_server if runtime == "flower" else prepare
-    )  # on Flower, another process computes its rows
+    # on Flower, another process computes the rows
+    prepared = prepare_server if runtime == "flower" else prepare
     prepared(replace(plan.curves[0].config, seed=plan.seeds[0]))  # errors must not leave a folder behind
     return _folder(plan, out)
 

@@ -11,6 +11,8 @@ from grids import over_the_wire
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import PRIVATE_KEYS, SMALL, VARIANTS, convex_problem, one_of_each, small
 
+import twinflower.clients.methods
+import twinflower.strategies.methods
 from twinflower.algorithms import ALGORITHMS
 from twinflower.algorithms.algorithm import check_class, stack, unstack
 from twinflower.algorithms.fedpdm import FedPDM
@@ -42,6 +44,9 @@ def test_the_tables_agree():
     assert set(ALGORITHMS) == {keys["algorithm"] for keys in VARIANTS.values()}
     for name, algorithm in ALGORITHMS.items():
         assert STRATEGIES[name].algorithm_class is CLIENTS[name].algorithm_class is algorithm
+    for part, table in ((twinflower.clients, CLIENTS), (twinflower.strategies, STRATEGIES)):
+        found = [kind for kind in vars(part.methods).values() if hasattr(kind, "algorithm_class")]
+        assert found == list(table.values()), "a class has taken the place of another one"
 
 
 class Undeclared(FedPDM):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from cuts import PowerCut
 from flwr.app import Context, RecordDict
 from grids import Deployed
 from problems import run_config
@@ -175,6 +176,30 @@ def test_a_run_that_does_not_begin_says_that_nothing_was_released(tmp_path, of_a
     result = run_strategy(refused, Nodes(refused, tmp_path), "deployment", checkpoints=checkpoints)
     summary = result.summary()
     assert "cannot take part" in summary["failure"] and guarantee([summary]) == NOTHING
+
+
+class CutInCounts(Nodes):
+    """The server dies when the last site has answered what is asked before round 1."""
+
+    def answer(self, message):
+        reply = super().answer(message)
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 3:
+            raise PowerCut
+        return reply
+
+
+def test_a_run_that_was_cut_off_after_its_counts_does_not_end_as_one_that_cost_nothing(tmp_path):
+    """It has no checkpoint yet, and the server that goes on does not know what the sites have charged."""
+    keys = three_sites(tmp_path, SCHEMA.replace("[20, 80]", '"private"'), table, (40, 60, 50, 100))
+    keys |= {"privacy.mode": "public-state", "privacy.epsilon": 7.0, "rounds": 5}
+    config, _ = at_sites(prepare(parse(keys)))
+    setup, checkpoints = prepare(config), Checkpoints(tmp_path / "server", 1)
+    with pytest.raises(PowerCut):
+        run_strategy(setup, CutInCounts(setup, tmp_path), "deployment", checkpoints=checkpoints)
+    assert [len(charges_at(tmp_path, setup, number)) for number in range(3)] == [1, 1, 1]
+    again = prepare(config.put({"output.resume-from": str(checkpoints.folder)}))
+    with pytest.raises(AbsentError, match="cannot take part"):  # the rest of the first plan is still reserved
+        run_strategy(again, Nodes(again, tmp_path), "deployment", checkpoints=checkpoints)
 
 
 def test_a_site_that_refuses_a_round_released_nothing_in_it(setup, tmp_path):

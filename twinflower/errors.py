@@ -42,7 +42,7 @@ class RunError(TwinflowerError, RuntimeError):
 
 
 class AbsentError(RunError):
-    """A run cannot continue because clients are missing. With checkpoints it can be resumed when they are back."""
+    """A run cannot continue because clients are missing. With a checkpoint it can be resumed when they are back."""
 
 
 class DiskError(TwinflowerError):

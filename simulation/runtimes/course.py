@@ -49,8 +49,8 @@ def drive(
     """Take the driver's runs to their end; a RunError becomes the failure of a run alone.
 
     With checkpoints they go on from the newest one, and write further ones. Once there is one, an AbsentError is
-    raised, because the run can go on when the clients are back. watch: called with every run before the first round and
-    after each one.
+    raised, because the run can go on when the clients are back; also in a run that was cut off before its first one,
+    which clients may have charged. watch: called with every run before the first round and after each one.
     """
     runs = driver.runs
     if checkpoints and (saved := newest(checkpoints, say)):
@@ -65,8 +65,8 @@ def drive(
                 run.answers |= answers
                 run.missing = " ".join(missing)
     except RunError as error:
-        resumable = isinstance(error, AbsentError) and checkpoints and checkpoints.rounds()
-        if len(runs) > 1 or resumable:
+        begun = checkpoints and (checkpoints.rounds() or runs[0].setup.config.output.resume_from)
+        if len(runs) > 1 or (begun and isinstance(error, AbsentError)):
             raise  # what resuming needs stays in the folder
         runs[0].failure = str(error)
     for run in runs:
