@@ -32,7 +32,7 @@ from .columns import check_whole_rows
 from .exact_sums import allowing, check_exact_sums
 from .first import noisiest
 from .model_question import ModelQuestion, Sent, SiteAnswer
-from .query import FRACTION_OF_BUDGET, Answers, ModelQuery, Run
+from .query import FRACTION_OF_BUDGET, Answers, ModelQuery
 
 Sums = Information | Released
 _ROUNDING = 1e-9
@@ -164,12 +164,8 @@ class StandardErrors(ModelQuery):
     name = kind.name
     follows, otherwise = "intervals", "set evaluation.standard-errors to false"
     reported = SumsAnswers
+    asked_by = "evaluation.standard-errors"
     share_key = "privacy.interval-share"
-
-    @classmethod
-    def of(cls, run: Run) -> "StandardErrors | None":
-        """See `SiteQuery`."""
-        return cls(run) if run.config.evaluation.standard_errors else None
 
     @classmethod
     def check_settings(cls, config: Any) -> None:

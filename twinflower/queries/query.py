@@ -3,13 +3,13 @@
 Questions about the rows alone are asked and released together before round 1 (`Histogram`, `first`), those about a
 model after rounds (`ModelQuery`). Each is one module, which says
 
-    of             whether and how a run asks it
+    asked_by, of   whether and how a run asks it
     check_settings, check               which runs cannot
-    share, charged                      what part of the privacy budget it takes
+    share_key, charged                  what part of the privacy budget it takes
     squared_move   how far the replacement of one record can move the answer, which decides the noise
     check_policy   what a site's policy asks of an answer without noise
     `Histogram.part`, `ModelQuestion`   what a site computes, with and without noise, and how the server reads it
-    reported       what becomes of the answers in metrics.csv, other files, and checkpoints (`Answers`)
+    reported       what becomes of the answers in metrics.csv, other files, reports and checkpoints (`Answers`)
     planned, noise_rows, advice         what `twinflower privacy` says beforehand
 
 and declares, as dataclasses, its settings of [evaluation], its share as one of [privacy], and the keys by which a
@@ -187,19 +187,21 @@ class SiteQuery(ABC):
 
     name: ClassVar[str]
     reported: ClassVar[type[Answers]] = Answers
+    asked_by: ClassVar[str] = ""
+    """The setting by which a run asks it, if there is one."""
     share_key: ClassVar[str] = ""
     """The setting of its share of the privacy budget, if it has one and that adds to those of other questions."""
-    follows: ClassVar[str] = "a question"
-    otherwise: ClassVar[str] = "leave it out"
+    follows: ClassVar[str]
+    otherwise: ClassVar[str]
     """What the answers give, and how a run does without."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
 
     @classmethod
-    @abstractmethod
     def of(cls, run: Run) -> Self | None:
-        """The question of this run; None if it does not ask it."""
+        """The question of this run; None if it does not ask it, by default without its setting `asked_by`."""
+        return cls(run) if run.config.items().get(cls.asked_by) else None
 
     @classmethod  # noqa: B027
     def check_settings(cls, config: Any) -> None:

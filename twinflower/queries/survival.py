@@ -15,7 +15,7 @@ from ..models.survival import ACTUARIAL, KAPLAN_MEIER, Curve, SurvivalTable, Tim
 from ..problems.discrete_cox import INTERVALS, interval_ends
 from ..settings import Setting, at_least, one_of
 from .columns import check_categories, column_named, column_values, column_variable
-from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Run, Table
+from .query import FRACTION_OF_BUDGET, Answers, Histogram, Part, Table
 
 FILE = "survival.csv"
 ALL_SITES = "all"  # in the column "client"
@@ -192,13 +192,9 @@ class SurvivalCurve(Histogram):
     what = "counts of persons"
     follows, otherwise = "survival curves", "leave evaluation.survival-curve empty"
     reported = CurveAnswers
+    asked_by = "evaluation.survival-curve"
     share_key = "privacy.survival-share"
     squared_move = 2  # a person is in one cell
-
-    @classmethod
-    def of(cls, run: Run) -> "SurvivalCurve | None":
-        """See `SiteQuery`."""
-        return cls(run) if run.config.evaluation.survival_curve else None
 
     @classmethod
     def check_settings(cls, config: Any) -> None:

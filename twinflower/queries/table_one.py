@@ -20,7 +20,7 @@ from .columns import (
     label_values,
     label_variables,
 )
-from .query import FRACTION_OF_BUDGET, CountAnswers, Histogram, Part, Run, SentCounts, Table
+from .query import FRACTION_OF_BUDGET, CountAnswers, Histogram, Part, SentCounts, Table
 
 FILE = "table-one.csv"
 COLUMNS = ("client", "site", *Line._fields)
@@ -137,12 +137,8 @@ class TableOne(Histogram):
     what = "Table 1"
     follows, otherwise = "Table 1", "set evaluation.table-one to false"
     reported = TableOneAnswers
+    asked_by = "evaluation.table-one"
     share_key = "privacy.table-one-share"
-
-    @classmethod
-    def of(cls, run: Run) -> "TableOne | None":
-        """See `SiteQuery`."""
-        return cls(run) if run.config.evaluation.table_one else None
 
     @classmethod
     def check_settings(cls, config: Any) -> None:
