@@ -380,14 +380,23 @@ def test_the_reason_of_a_site_reaches_the_server_without_privacy_only(tmp_path):
 
 
 def a_command(folder, *words):
-    """One of our commands in a temporary folder of its own; the process, and the file it prints to."""
+    """One of our commands in a temporary folder of its own; the process, and the file it prints to.
+
+    Signals act as in a terminal, even if the tests themselves run in the background, where shells ignore them.
+    """
     out = folder / "out"
     with out.open("w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "twinflower", *words, "--out", str(folder / "run")], cwd=PROJECT, stdout=file,
             stderr=subprocess.STDOUT, env=os.environ | {"TMPDIR": str(folder)}, start_new_session=True,
+            preexec_fn=_with_default_signals,
         )  # fmt: skip
     return process, out
+
+
+def _with_default_signals():
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def everything_of(folder):
