@@ -14,8 +14,8 @@ _HEAD = """\
 # Command line
 
 This page is made by `python docs/commands.py` from the commands; `twinflower COMMAND --help` prints the same texts. A
-command refuses to overwrite an existing file, unless `--force` is given. The exit status is 2 for invalid input, 1 if a
-run failed or a claim does not hold, and 128 plus the signal's number after a signal.
+command refuses to overwrite a file that you name, unless `--force` is given. The exit status is 2 for invalid input, 1
+if a run failed or a claim does not hold, and 128 plus the signal's number after a signal.
 """
 _COMMON = """\
 ## Options of several commands

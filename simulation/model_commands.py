@@ -24,7 +24,8 @@ def path(
     largest: Annotated[
         float,
         typer.Option(
-            help="largest weight (0: the smallest at which the model is 0; a private run must name it)"
+            help="largest weight (0: the smallest at which every penalised coefficient is 0; a private run must "
+            "name it)"
         ),
     ] = 0.0,
     folds: Annotated[int, typer.Option(help="folds of every client's rows; a private run counts one")] = 5,

@@ -13,6 +13,7 @@ from test_sites import SCHEMA, table
 
 from twinflower.data.schema_file import DRAFT
 from twinflower.errors import SettingError
+from twinflower.flower_messages import PLACES
 from twinflower.privacy import gdp_epsilon, gdp_mu
 from twinflower.privacy.accountant import Budget
 from twinflower.privacy.charges import BudgetSpent, Charge, LedgerError
@@ -225,6 +226,10 @@ def test_a_node_config_may_be_a_file_and_keys_are_compared(node, tmp_path, capsy
     peers = tmp_path / "peers.txt"
     peers.write_text(f"0 {public}\n1 {make_key(tmp_path / 'other.pem')}\n")
     config = node[0] | {"identity-key": str(key), "peers-file": str(peers), "max-honest": 2}
+    named = {k: v for k, v in config.items() if k not in PLACES} | {"site": "jena"}
+    assert "identity: not checked, because the key belongs to a number" in " ".join(
+        check_node(text(named))[0]
+    )
     file = tmp_path / "node.toml"
     file.write_text("\n".join(text({key: value}) for key, value in config.items()))
     monkeypatch.setattr("sys.argv", ["twinflower", "check-node", str(file)])

@@ -57,7 +57,7 @@ def check_node(
         "I being its place in the order of the sites' names, from 0, and N their number",
     )
     site = _numbered_site(node, number)
-    checks = (_config, _table, _people, _state, _budget, *(() if unknown else (_identity,)))
+    checks = (_config, _table, _people, _state, _budget, _unnumbered if unknown else _identity)
     right, wrong = _findings(site, *checks)
     if run_config is None or wrong:
         return right, wrong
@@ -209,6 +209,11 @@ def ledger_and_policy(text: str) -> tuple[str, Limit]:
     if ledger.path.exists():
         ledger.charges()
     return ledger.path.name, policy_limit(site)
+
+
+def _unnumbered(site: Site) -> Iterator[str]:
+    if site.identity_key:
+        yield "identity: not checked, because the key belongs to a number: give it with --number I/N"
 
 
 def _identity(site: Site) -> Iterator[str]:

@@ -38,7 +38,8 @@ Say = Callable[[str], None]
 
 
 class Plan(NamedTuple):
-    """How many weights, from the largest (0: the smallest at which the model is 0) to `ratio` times it; the folds."""
+    """How many weights, from the largest (0: the smallest at which every penalised coefficient is 0) to `ratio` times
+    it; the folds."""
 
     weights: int = 20
     ratio: float = 0.01
@@ -183,8 +184,8 @@ def _charged(config: Config, plan: Plan, say: Say) -> list[PathPoint]:
     """The path of a private run, whose scores are charged."""
     require(
         plan.largest > 0,
-        "a private path needs public weights: set --largest, because the smallest weight at which the model is 0 is a "
-        "function of the records",
+        "a private path needs public weights: set --largest, because the smallest weight at which every penalised "
+        "coefficient is 0 is a function of the records",
     )
     require(
         config.privacy.tune_share > 0,

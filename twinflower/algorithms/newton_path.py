@@ -116,7 +116,8 @@ class NewtonPath(Algorithm):
     weights: Annotated[int, Setting("number of weights in the path", at_least(2))] = 20
     ratio: Annotated[float, Setting("the smallest weight of the path divided by the largest", SHARE)] = 0.01
     largest: Annotated[
-        float, Setting("largest weight of the path; 0: the smallest one at which the model is 0", at_least(0))
+        float,
+        Setting("largest weight of the path; 0: the smallest at which every penalised coefficient is 0", at_least(0)),
     ] = 0.0
     folds: Annotated[int, Setting("folds of every client's rows", at_least(2))] = 5
     choose: Annotated[
