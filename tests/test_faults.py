@@ -221,7 +221,7 @@ def test_nodes_that_cannot_start_are_named_at_once(told):
 
     with pytest.raises(
         RunError,
-        match="^8 of 8 nodes cannot take part: node 1, 2, 3, 4, 5, ...: DataError: mnist is not here$",
+        match="^8 of 8 nodes cannot take part: nodes 1, 2, 3, 4, 5, ...: DataError: mnist is not here$",
     ):
         meet(Broken(small("fedpdm")), 8, 30.0)
 

@@ -134,7 +134,7 @@ def test_our_own_report_and_an_empty_file_are_written_again(trained):
 def test_metrics_are_written_again(here):
     pytest.importorskip("prometheus_client")
     Path("m.prom").write_text(
-        _text("twinflower_ledger", {"runs": "runs"}, [({"ledger": "a"}, {"runs": 1.0})])
+        _text("twinflower_ledger", [({"ledger": "a"}, [("runs", "runs that were charged", 1.0)])])
     )
     require_free(Path("m.prom"))
 

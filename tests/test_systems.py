@@ -116,7 +116,7 @@ def test_the_cause_of_a_nodes_failure_is_said_in_full(error, said):
     reason = in_ray(error)
     assert len(reason) > 1000 and short(reason) == said
     failures = {node: Error(2, reason) for node in (7, 8, 9)}
-    assert _too_few({}, 2, 1.0, failures, ()) == f"3 of 3 nodes cannot take part: node 7, 8, 9: {said}"
+    assert _too_few({}, 2, 1.0, failures, ()) == f"3 of 3 nodes cannot take part: nodes 7, 8, 9: {said}"
 
 
 def test_what_a_node_sends_stays_one_line_of_bounded_length():

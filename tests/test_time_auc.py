@@ -48,7 +48,7 @@ def keys(tmp_path):
 
 
 def drawn(rows, seed=0, effect=1.0, censored=3.0):
-    """Risks, times and events; half of the persons are censored before their event, or more."""
+    """Risks, times and events; a third of the persons, or more, are censored before their event."""
     rng = np.random.default_rng(seed)
     risks = rng.normal(size=rows)
     event = rng.exponential(np.exp(-effect * risks))

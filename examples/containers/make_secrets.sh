@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make a certificate authority, the server's certificate and the keys of four nodes in secrets/. A hospital on its own
-# machine makes its own key there (the last command) and sends only node.pub to the server.
+# machine makes its own key there (by ssh-keygen as below) and sends only node.pub to the server.
 set -euo pipefail
 umask 077
 server=${1:-superlink} # the name under which nodes and users reach the server
