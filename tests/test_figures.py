@@ -470,6 +470,15 @@ def test_bands_and_bars_of_positive_quantities_stay_above_zero(tmp_path, column)
         )
 
 
+def test_a_band_ends_where_every_seed_is_zero(tmp_path):
+    """A log axis has no place for it: with its two points at 0 the rest of the band would be drawn askew."""
+    gaps = np.array([1e-2, 1e-6, 0.0])
+    text = experiment(["fedavg"], 'seeds = [0, 1, 2]\ny = ["distance"]\nlog-axes = ["distance"]')
+    figure = drawn(tmp_path, text, lambda _, seed: gaps * (1 + seed))
+    heights = [p.vertices[:, 1] for c in figure.axes[0].collections for p in c.get_paths()]
+    assert heights and all((part > 0).all() for part in heights)
+
+
 @pytest.mark.parametrize("column", ["excess", "objective"])
 def test_the_spread_is_the_standard_deviation(column):
     values = np.array([[1.0, 5.0], [2.0, 5.0], [4.0, 5.0]])

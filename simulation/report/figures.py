@@ -188,8 +188,10 @@ def _bottom(shown: list[Series]) -> float:
 
 
 def _above_zero(line: Series, bottom: float) -> Series:
-    """A line for a log axis: bands and bars that end at zero reach the bottom."""
-    return line._replace(low=np.where((line.low <= 0) & (line.high > 0), bottom, line.low))
+    """A line for a log axis: bands and bars that end at zero reach the bottom, and those that are zero are left out."""
+    above = line.high > 0
+    low, high = np.maximum(line.low, bottom), np.where(above, line.high, np.nan)
+    return line._replace(low=np.where(above, low, np.nan), high=high)
 
 
 def _mark_zeros(ax: Axes, line: Series, colour: Any) -> None:
