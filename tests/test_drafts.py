@@ -292,6 +292,24 @@ def test_questions_about_units_come_in_the_order_of_the_columns(tmp_path):
     assert asked == names
 
 
+def test_a_median_of_zero_has_no_factor_and_may_be_a_missing_value(tmp_path):
+    """As for cholesterol in one of four hospitals; a scale of 1 would change nothing."""
+    paths = [
+        table(
+            tmp_path,
+            f"{site}.csv",
+            chol=lambda k, own=site: 0 if own == 2 and k % 10 else 200 + k,
+            ill=cycle(0, 1),
+        )
+        for site in range(3)
+    ]
+    (asked,) = [note for note in drafted(paths).notes if "another unit" in note]
+    assert (
+        "Does 0 mean a missing value (missing-values), or is that another unit?" in asked
+        and "1.0" not in asked
+    )
+
+
 def test_units_of_sites_in_one_table_and_of_a_misspelt_site(tmp_path):
     schema = 'label = { column = "y", classes = [0, 1] }\ncolumns = { x = { range = [0, 100], missing = "zero" } }\n'
     schema += 'missing-values = ["-9"]\nsites = { %s = { x = { scale = -10, offset = 0.5 } } }\n'

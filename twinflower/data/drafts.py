@@ -191,8 +191,8 @@ def about_units(column: str, tables: Mapping[str, Seen]) -> Iterator[str]:
             rest = spanned(number for other in tables if other != name for number in tables[other].numbers)
             yield (
                 f"Column '{column}' has the median {values[1]:g} in {name}, and {quartiles[usual][1]:g} in {usual}. "
-                f"Is that another unit? Then write {_remedy(column, name, values, quartiles[usual])} under [sites], "
-                "where a number becomes scale * number + offset, and choose the range; that of the other tables is "
+                f"{_remedy(column, name, values, quartiles[usual])} under [sites], where a number becomes "
+                "scale * number + offset, and choose the range; that of the other tables is "
                 f"[{rest.low:g}, {rest.high:g}]."
             )
 
@@ -210,17 +210,22 @@ def _differ(one: Floats, other: Floats) -> bool:
 
 
 def _remedy(column: str, name: str, values: Floats, usual: Floats) -> str:
-    """The line of a schema with the known units that fit the quartiles best, else with the factor of the medians, if
-    they have one."""
+    """What to write into a schema: the known units that fit the quartiles best, else the factor of the medians. A
+    median that is no multiple of the other, such as 0, may be a code for missing values."""
 
     def distance(unit: tuple[float, float]) -> float:
         return float(np.abs(unit[0] * values + unit[1] - usual).max())
 
     scale, offset = min(_UNITS, key=distance)
     if distance((scale, offset)) > max(usual[2] - usual[0], 0.1 * abs(usual[1])):
-        scale, offset = (usual[1] / values[1] if usual[1] * values[1] > 0 else 1.0), 0.0
+        if usual[1] * values[1] <= 0:
+            return (
+                f"Does {values[1]:g} mean a missing value (missing-values), or is that another unit? Then write scale "
+                "and offset"
+            )
+        scale, offset = usual[1] / values[1], 0.0
     unit = {"scale": float(f"{scale:.5g}")} | ({"offset": float(f"{offset:.5g}")} if offset else {})
-    return to_line({name: {column: unit}})
+    return f"Is that another unit? Then write {to_line({name: {column: unit}})}"
 
 
 def about_values(column: Column | Label) -> Iterator[str]:
