@@ -48,6 +48,7 @@ def client_app(
     app = ClientApp(mods=[numbered, *mods])
 
     def client(context: Context) -> AlgorithmClient:
+        """The client of a node."""
         number, count = (int(context.node_config[place]) for place in PLACES)
         return CLIENTS[algorithm.name](
             context, algorithm, objective, rows(context), start, number, count,

@@ -289,6 +289,7 @@ class _Round(RoundStep):
         release = client.algorithm.release(guard.bounds, workload, round_)
 
         def rounding() -> Rounding:
+            """The rounding of the round, which a repeated round does not need."""
             sigma = guard.noise_multiplier * release.spread * largest_factor(guard.bandwidth)
             with np.errstate(all="ignore"):  # check_size refuses overflows
                 return client.algorithm.rounding(

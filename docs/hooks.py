@@ -66,6 +66,7 @@ def _rewritten(markdown: str, page: str, linked: set[str]) -> str:
     origin = posixpath.dirname(origins.get(page, f"docs/{page}"))
 
     def place(found: re.Match[str]) -> str:
+        """The link with its place on the site."""
         path = posixpath.normpath(posixpath.join(origin, found[2]))
         readme = f"{path}/README.md"
         if (ROOT / path).is_dir() and readme not in PAGES:

@@ -21,8 +21,9 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+TRIED = 2**16
+"""Bytes of the file with which `try_folder` tries a folder."""
 _PAUSE = 0.05  # seconds between two attempts to lock a file
-_TRIED = 2**16  # bytes of the file with which a folder is tried
 _FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_BINARY", 0)  # on Windows files are texts by default
 
 
@@ -68,7 +69,7 @@ def try_folder(folder: Path) -> None:
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     trial = existing / f".trial-{os.getpid()}"
     try:
-        reserve(trial, _TRIED)
+        reserve(trial, TRIED)
     finally:
         temporary_of(trial).unlink(missing_ok=True)
 

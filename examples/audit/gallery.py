@@ -55,6 +55,7 @@ def app_of(step: Step, mods: Sequence[Any] = ()) -> Callable[[Rows, int], Client
 
         @made.train()
         def train(message: Message, context: Context) -> Message:
+            """The reply of a round."""
             (model,) = message.content["arrays"].to_numpy_ndarrays()
             model, metrics = step(data, model, context, draws)
             content = {
@@ -163,6 +164,7 @@ def sampled_step(multiplier: float, rate: float, steps: int) -> Step:
     """Local steps on records that are sampled with a rate; adding or removing one moves a sum by 1."""
 
     def step(data: Rows, model: np.ndarray, context: Context, draws: np.random.Generator) -> Result:
+        """All local steps of a round."""
         total = np.zeros_like(model)
         for _ in range(steps):
             chosen = draws.random(len(data["label"])) < rate
@@ -212,6 +214,7 @@ def faulty(fault: str, sigma: float) -> Step:
     """A noisy sum of slopes with a fault."""
 
     def step(data: Rows, model: np.ndarray, context: Context, draws: np.random.Generator) -> Result:
+        """The noisy sum of a round."""
         total, noise, metrics = slopes(data, model).sum(0), draws.normal(size=model.shape), {}
         if fault == "reused":
             context.state.setdefault("noise", ArrayRecord([noise]))

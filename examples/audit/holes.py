@@ -63,6 +63,7 @@ def mirrored(setup: PreparedRun) -> audit.Mechanism:
     inbox = setup.algorithm.inbox.pack(setup.algorithm.broadcast(server, 1, np.array(0)), setup.objective.d)
 
     def run(data: Batch, seed: int) -> Transcript:
+        """What one client sends in a round of sums."""
         context = Context(1, 1, {}, RecordDict(), {})
         guard = setup.plan.guard(1, ContextLedger(context.state), run="s", row_norm=setup.row_norm)
         own = Masks(sites[1], ContextStore(context.state), "settings")

@@ -50,6 +50,8 @@ def mutant(case: audit.Case, name: str, patches: Patches, about: str = "") -> au
     """The case with methods replaced while it runs."""
 
     def patched(mechanism: audit.Mechanism) -> audit.Mechanism:
+        """A mechanism with these methods."""
+
         def run(data: Any, seed: int) -> Transcript:
             with ExitStack() as stack:
                 for (owner, method), function in patches.items():

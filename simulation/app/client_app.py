@@ -27,7 +27,7 @@ from twinflower.data.files import stream_bytes
 from twinflower.data.schema_file import read_schema
 from twinflower.data.sets import OWN, Data
 from twinflower.data.tables import check_groups
-from twinflower.disk import try_folder
+from twinflower.disk import TRIED, try_folder
 from twinflower.errors import DiskError, SettingError, cause, require
 from twinflower.flower_messages import BEGINS, KINDS, PLACES, PROPERTIES, request_record
 from twinflower.privacy.exact_rounds import ExactRounds
@@ -224,7 +224,7 @@ def check_folder(site: Site) -> None:
         name = "state-dir" if site.state_dir else "without a state-dir, the folder of ledgers"
         raise DiskError(
             f"{name} {folder} cannot be written ({cause(error)}): it must be a folder, or one that can be made, in "
-            "which this user may write, on a disk with 64 KiB of free space"
+            f"which this user may write, on a disk with {TRIED // 1024} KiB of free space"
         ) from None
 
 

@@ -371,7 +371,7 @@ def rank_noise(sigma: float, bins: int) -> float:
     return sigma * bins**0.5 / 2
 
 
-def quartiles_of(bins: Array, sigma: float = 0.0) -> Array:
+def quartiles_of(bins: Array, sigma: float) -> Array:
     """The quartiles (3,), scaled to [-1, 1], of values that are spread evenly within bins; the middle of a gap between
     bins if it divides the values so. NaN if noise of the standard deviation sigma in each bin hides them."""
     if rank_noise(sigma, len(bins)) > _LOST * bins.sum():
